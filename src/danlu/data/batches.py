@@ -1,0 +1,117 @@
+"""Batches of token windows, as arrays that any framework takes over without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.order import sample_indices
+from danlu.data.stream import TokenStream
+
+Batch = dict[str, Array]
+IGNORED = -100
+"""Target of a position that is not trained on, as the frameworks' cross entropies know it."""
+
+
+class TrainingBatches:
+    """The batch of any step, computed from (seed, step) alone.
+
+    Sample i is tokens [i L, i L + L + 1) of the stream, L = sequence_length, so that every token but the first is a target
+    once an epoch (up to L - 1 tokens at the stream's end make no whole sample and are left out). Steps run on from one
+    epoch into the next; `ranks` change who gets a sample of a step, never which samples the step has.
+
+    Raises:
+        ValueError: the stream holds no sample, or global_batch is no multiple of micro_batch * world_size.
+    """
+
+    def __init__(
+        self,
+        stream: TokenStream,
+        *,
+        sequence_length: int,
+        global_batch: int,
+        micro_batch: int,
+        document_mask: bool,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if global_batch % (micro_batch * world_size):
+            raise ValueError(f"global_batch {global_batch} is no multiple of micro_batch {micro_batch} x world_size {world_size}")
+        self.samples = (stream.tokens - 1) // sequence_length
+        """Samples an epoch."""
+        if self.samples < 1:
+            raise ValueError(f"{stream.tokens} tokens hold no sample of sequence_length {sequence_length}")
+        self.steps_per_epoch = -(-self.samples // global_batch)
+        """Steps after which every sample has been used."""
+        self._stream, self._length, self._seed, self._document_mask = stream, sequence_length, seed, document_mask
+        self._global_batch, self._micro_batch = global_batch, micro_batch
+        self._mine = global_batch // world_size
+        self._first = rank * self._mine
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of a step >= 0: arrays (micro_batches, micro_batch, sequence_length).
+
+        "inputs" and "targets" int64 (-100: not trained on); with document_mask also "positions" int64, which begin anew with
+        each document, and "documents" int32, which number the documents inside a sample from 0.
+        """
+        if step < 0:
+            raise IndexError(f"step {step}")
+        first = step * self._global_batch + self._first
+        indices = sample_indices(np.arange(first, first + self._mine), self.samples, self._seed)
+        batch = _assemble(self._stream, indices * self._length, self._length, self._document_mask)
+        return {name: array.reshape(-1, self._micro_batch, self._length) for name, array in batch.items()}
+
+
+def evaluation_batches(
+    stream: TokenStream, *, sequence_length: int, batch: int, document_mask: bool, max_tokens: int | None = None
+) -> Iterator[Batch]:
+    """Every target of the stream once, in order, in arrays (batch, sequence_length) named as those of TrainingBatches.
+
+    The last batch is filled up with targets of -100. With max_tokens, at most that many targets: whole windows spread
+    evenly over the stream, the same ones at every call.
+    """
+    targets = max(0, stream.tokens - 1)
+    windows, cut = -(-targets // sequence_length), sequence_length
+    chosen = np.arange(windows)
+    if max_tokens is not None and max_tokens < targets:
+        count, cut = max(1, max_tokens // sequence_length), min(sequence_length, max_tokens)
+        chosen = np.arange(count) * max(1, targets // sequence_length) // count
+    for at in range(0, len(chosen), batch):
+        made = _assemble(stream, chosen[at : at + batch] * sequence_length, sequence_length, document_mask)
+        made["targets"][:, cut:] = IGNORED
+        missing = batch - len(made["inputs"])
+        if missing:
+            filler = {"inputs": 0, "targets": IGNORED, "positions": np.arange(sequence_length), "documents": 0}
+            for name, array in made.items():
+                rows = np.broadcast_to(np.asarray(filler[name], array.dtype), (missing, sequence_length))
+                made[name] = np.concatenate([array, rows])
+        yield made
+
+
+def _assemble(stream: TokenStream, starts: Array, length: int, document_mask: bool) -> Batch:
+    """Arrays (samples, length) for the windows at `starts`; where the stream ends early, inputs are 0 and targets -100."""
+    tokens = np.zeros((len(starts), length + 1), np.int64)
+    begins = np.zeros((len(starts), length + 1), bool)
+    ends = np.minimum(starts + length + 1, stream.tokens)
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        tokens[row, : end - start] = stream.window(start, end - start)
+        if document_mask:
+            begins[row, stream.document_starts(start, end) - start] = True
+    inputs, targets = tokens[:, :-1].copy(), tokens[:, 1:].copy()  # two arrays, since one of them is changed below
+    targets[np.arange(1, length + 1) >= (ends - starts)[:, None]] = IGNORED
+    if not document_mask:
+        return {"inputs": inputs, "targets": targets}
+    # The first token of the next document does not follow from the end of this one.
+    targets[begins[:, 1:]] = IGNORED
+    begins = begins[:, :-1]
+    begins[:, 0] = True
+    columns = np.arange(length)
+    return {
+        "inputs": inputs,
+        "targets": targets,
+        "positions": columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1),
+        "documents": np.cumsum(begins, axis=1, dtype=np.int32) - 1,
+    }

@@ -1,0 +1,59 @@
+"""Documents to token ids at the speed of the processor: reading, encoding and writing overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.read import Document
+from danlu.data.tokenizer import Tokenizer
+
+BATCH_BYTES = 4 << 20
+BATCH_DOCUMENTS = 4096
+
+
+class Item(NamedTuple):
+    """A document on its way into a split."""
+
+    document: Document
+    split: str
+    text_bytes: int
+
+
+def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item, Array]]:
+    """Yield every item with its token ids (uint32), begin and end included, in order.
+
+    The library encodes a batch on all cores without Python's lock, so meanwhile this thread reads the next batch.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        waiting: tuple[list[Item], Future[list[Array]]] | None = None
+        for batch in _batches(items):
+            future = pool.submit(_framed, [item.document.text for item in batch], tokenizer)
+            if waiting is not None:
+                yield from zip(waiting[0], waiting[1].result(), strict=True)
+            waiting = batch, future
+        if waiting is not None:
+            yield from zip(waiting[0], waiting[1].result(), strict=True)
+
+
+def _framed(texts: list[str], tokenizer: Tokenizer) -> list[Array]:
+    before = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
+    frame = np.array(before, np.uint32), np.array([tokenizer.end_id], np.uint32)
+    return [np.concatenate([frame[0], ids, frame[1]]) for ids in tokenizer.encode_batch(texts)]
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += item.text_bytes
+        if size >= BATCH_BYTES or len(batch) >= BATCH_DOCUMENTS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,207 @@
+"""Raw text to a prepared folder: list, read, train or load a tokenizer, encode, write."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from danlu.data import read, reuse, tokenizer
+from danlu.data.aside import building, locked
+from danlu.data.encode import Item, encoded
+from danlu.data.ledger import Ledger, one_line
+from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
+from danlu.data.progress import Progress, amount
+from danlu.data.sample import dense_bytes, training_sample
+from danlu.data.shards import ShardWriter, token_dtype
+from danlu.data.sources import Listing, resolve
+from danlu.data.split import place
+from danlu.data.tokenizer import Tokenizer
+from danlu.errors import UserError
+from danlu.recipe.sections import DataSection, Recipe
+
+Report = Callable[[str], None]
+TRAIN, VALIDATION = "train", "validation"
+ROUND_TRIPS = 32
+"""Documents by which a loaded tokenizer is tried for loss."""
+
+
+def prepare(recipe: Recipe, folder: Path, report: Report) -> Prepared:
+    """Make the data folder of a recipe, or reuse it when the same data settings made it.
+
+    It is written to `<folder>.partial` and renamed when complete. `report` gets one line at a time.
+
+    Raises:
+        UserError: the sources, the tokenizer or the settings are at fault, or the folder is of another recipe.
+        DanluError: the disk is full.
+    """
+    folder = Path(folder)
+    if is_prepared(folder):
+        return reuse.reuse(recipe, folder, report)
+    with locked(folder):
+        if is_prepared(folder):  # finished by another process since
+            return reuse.reuse(recipe, folder, report)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder}: exists and is no prepared data; choose another folder, or delete it")
+        with building(folder, report) as partial:
+            _build(recipe, partial, report)
+    return Prepared.open(folder, verify=False)
+
+
+def _build(recipe: Recipe, folder: Path, report: Report) -> None:
+    began = time.monotonic()
+    data = recipe.data
+    settings = data.tokenizer.training
+    if settings is not None:
+        reuse.check_vocabulary(settings.vocab_size, recipe, "data.tokenizer.train.vocab_size")
+    listing = resolve(data.sources)
+    report(f"sources: {len(listing.files):,} files, {amount(listing.size)}" + _ignored(listing))
+    for note in listing.notes:
+        report(f"note: {note}")
+    made, origin = _tokenizer(data, listing, folder, report)
+    reuse.check_vocabulary(made.vocab_size, recipe, "the tokenizer's vocabulary")
+    ledger = Ledger(data.bad_line_limit, ignored=listing.ignored)
+    splits, left_out = _write(data, listing, made, ledger, folder, report)
+    index = {
+        "format": FORMAT,
+        "dtype": token_dtype(made.vocab_size).str,
+        "tokenizer": {
+            "sha256": made.fingerprint,
+            "vocab_size": made.vocab_size,
+            "begin": made.begin,
+            "end": made.end,
+            "begin_id": made.begin_id,
+            "end_id": made.end_id,
+            "origin": origin,
+        },
+        "splits": splits,
+        "report": ledger.as_dict() | {"left_out_by_weight": left_out},
+        "sources": listing.fingerprints,
+        "data": data.model_dump(mode="json"),
+    }
+    reuse.check_sizes(index, recipe)
+    (folder / INDEX).write_text(json.dumps(index, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
+    _summary(index, ledger, report, time.monotonic() - began)
+
+
+def _ignored(listing: Listing) -> str:
+    if not listing.ignored:
+        return ""
+    return " (ignored: " + ", ".join(f"{count:,} {one_line(name)}" for name, count in listing.ignored.most_common(6)) + ")"
+
+
+def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report) -> tuple[Tokenizer, str]:
+    """Train or load it, put it into the folder, and say where it came from."""
+    settings = data.tokenizer.training
+    if settings is None:
+        assert data.tokenizer.path is not None
+        file = tokenizer.tokenizer_file(data.tokenizer.path)
+        loaded = tokenizer.load(file, data.tokenizer.begin, data.tokenizer.end)
+        tokenizer.save(folder, file.read_bytes(), loaded.begin, loaded.end, tokenizer.settings_beside(file))
+        begin = loaded.begin or "nothing"
+        report(f"tokenizer: {file}, {loaded.vocab_size:,} tokens, {begin} before and {loaded.end} after a document")
+        return loaded, str(file)
+    began = time.monotonic()
+    sample = training_sample(listing.files, data.sources, settings.sample_bytes, data.validation_fraction)
+    if not sample:
+        _explain_nothing(data, listing)
+    size, dense = sum(len(text.encode("utf-8")) for text in sample), sum(dense_bytes(text) for text in sample)
+    share = f", {amount(dense)} of it Chinese or the like" if dense > size / 10 else ""
+    report(f"tokenizer: training on {len(sample):,} documents, {amount(size)}{share}")
+    made = tokenizer.load(tokenizer.save(folder, tokenizer.train(sample, settings.vocab_size), tokenizer.BEGIN, tokenizer.END))
+    fewer = "" if made.vocab_size == settings.vocab_size else f" (not {settings.vocab_size:,}: no more pairs to merge)"
+    report(f"tokenizer: {made.vocab_size:,} tokens{fewer}, {time.monotonic() - began:.1f} s")
+    return made, "trained"
+
+
+def _explain_nothing(data: DataSection, listing: Listing) -> None:
+    """Raise for sources in which there is nothing to train on, having read them through to say why."""
+    ledger = Ledger(data.bad_line_limit)
+    found = sum(1 for _ in read.documents(listing.files, ledger))
+    if not found:
+        raise _empty(ledger)
+    raise UserError(
+        f"data.validation_fraction {data.validation_fraction:g} holds out all of the {found:,} documents; lower it, or add more"
+    )
+
+
+def _empty(ledger: Ledger) -> UserError:
+    first = f"; the first bad one: {ledger.examples[0]}" if ledger.examples else ""
+    return UserError(
+        f"data.sources: no text in {ledger.files:,} files ({ledger.empty:,} empty, {ledger.bad:,} bad records{first})"
+    )
+
+
+def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float]) -> Iterator[Item]:
+    """Documents with their split, source after source, pass after pass; curation will stand between reading and here."""
+    for listed in listing.unreadable:
+        ledger.skip(*listed)
+    for passed in range(math.ceil(max(source.weight for source in data.sources))):
+        files = [file for file in listing.files if data.sources[file.source].weight > passed]
+        for document in read.documents(files, ledger if passed == 0 else Ledger()):
+            size = len(document.text.encode("utf-8"))
+            where = place(document.text)
+            if where.split < data.validation_fraction:
+                if passed == 0:
+                    yield Item(document, VALIDATION, size)
+                continue
+            tally["smallest"] = min(tally["smallest"], where.split)
+            if where.weight < data.sources[document.source].weight - passed:
+                yield Item(document, TRAIN, size)
+            else:
+                tally["left out"] += passed == 0
+
+
+def _write(
+    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report
+) -> tuple[dict[str, Any], int]:
+    """Encode everything into shards; return the splits of the index, and the documents left out by weight."""
+    writers = {
+        split: ShardWriter(folder, split, token_dtype(made.vocab_size), data.shard_tokens) for split in (TRAIN, VALIDATION)
+    }
+    tally = {"smallest": 1.0, "left out": 0}
+    progress = Progress(report, ledger, listing.size)
+    changed = tried = 0
+    for item, ids in encoded(_items(data, listing, ledger, tally), made):
+        writers[item.split].add(ids, item.text_bytes)
+        if data.tokenizer.path is not None and tried < ROUND_TRIPS:
+            tried += 1
+            changed += made.decode(ids[made.begin_id is not None : -1].tolist()) != item.document.text
+        progress.show()
+    if not ledger.documents:
+        raise _empty(ledger)
+    if changed:
+        report(f"note: {changed} of the first {tried} documents do not come back unchanged from this tokenizer")
+    splits = {split: writer.close() for split, writer in writers.items()}
+    if data.validation_fraction > 0 and not splits[VALIDATION]["documents"]:
+        raise _no_validation(data.validation_fraction, ledger.documents, tally["smallest"])
+    return splits, int(tally["left out"])
+
+
+def _no_validation(fraction: float, documents: int, smallest: float) -> UserError:
+    if documents == 1:
+        ways = "cut the text into several documents (such as one a line in a .jsonl file), or set it to 0"
+    else:
+        ways = f"raise it (above {smallest:.4f} one is held out), add documents, or set it to 0"
+    return UserError(f"data.validation_fraction {fraction:g} holds out none of the {documents:,} documents; {ways}")
+
+
+def _summary(index: dict[str, Any], ledger: Ledger, report: Report, seconds: float) -> None:
+    train, validation = index["splits"][TRAIN], index["splits"][VALIDATION]
+    report(
+        f"read: {ledger.files:,} files, {ledger.documents:,} documents, {amount(ledger.text_bytes)} of text, "
+        f"{ledger.empty:,} empty, {ledger.bad:,} bad records"
+    )
+    for example in ledger.examples[:3]:
+        report(f"bad: {example}")
+    left_out = index["report"]["left_out_by_weight"]
+    tokens, text = train["tokens"] + validation["tokens"], train["text_bytes"] + validation["text_bytes"]
+    report(
+        f"prepared: {train['tokens']:,} training tokens in {train['documents']:,} documents, "
+        f"{validation['tokens']:,} validation tokens in {validation['documents']:,}, "
+        + (f"{left_out:,} documents left out by weight, " if left_out else "")
+        + f"{text / tokens:.2f} bytes a token, {seconds:.1f} s"
+    )

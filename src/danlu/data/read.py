@@ -1,0 +1,186 @@
+"""Documents out of files, one after the other: memory does not grow with the corpus."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from danlu.data.json_values import MISSING, json_values, pick
+from danlu.data.ledger import Ledger
+from danlu.data.sources import SourceFile, format_of
+from danlu.data.text import NotText, decode
+
+LONGEST = 64 << 20
+"""Bytes of the longest line, JSON value or whole file that is taken as one document."""
+ROWS = 256
+"""Rows of Parquet in memory at a time."""
+
+
+class Document(NamedTuple):
+    """A text and where it came from."""
+
+    text: str
+    source: int
+    """Which of data.sources."""
+    place: str
+    """The file, with the line, value or row where there are several in it."""
+
+
+def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:
+    """Yield the documents of the files in order; what cannot be read is counted in the ledger and skipped.
+
+    `.txt .md .py` are one document a file; `.jsonl` one a line; `.json` one for each element of an array, or a single
+    object; `.parquet` one a row. Blank documents are counted as empty. Nothing is changed in a text but that a byte
+    order mark is taken off. When a compressed file breaks off, what came before is kept, and the loss is one bad record.
+
+    Raises:
+        UserError: the share of bad records is above the ledger's limit, seen early or at the end.
+    """
+    for file in files:
+        found = format_of(file.path)
+        assert found is not None, file.path
+        kind, compression = found
+        ledger.files += 1
+        try:
+            if kind == "parquet":
+                yield from _parquet(file, ledger)
+            else:
+                with open(file.path, "rb") as raw, _decompressed(raw, compression) as stream:
+                    ledger.current = raw
+                    yield from _READERS[kind](file, stream, ledger)
+        except NotText as error:
+            ledger.skip(file.path, str(error))
+        except (OSError, EOFError, zlib.error) as error:
+            ledger.skip(file.path, f"the rest of the file cannot be read: {getattr(error, 'strerror', None) or error}")
+        finally:
+            ledger.current = None
+        ledger.disk_bytes_done += file.size
+    ledger.check()
+
+
+def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+    """A binary stream with read, read1 and readline."""
+    if compression == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if compression == ".zst":
+        import pyarrow as pa  # tells a broken-off stream from one that ended, which zstandard's reader does not
+
+        # A small buffer: when the stream breaks off, what lies in it is lost.
+        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 8192)
+    return raw
+
+
+def _accept(text: object, file: SourceFile, place: str, ledger: Ledger) -> Iterator[Document]:
+    """Yield the document when it is one, else count what it is."""
+    if text is MISSING:
+        ledger.skip(place, f"no field {file.text!r}")
+    elif not isinstance(text, str):
+        ledger.skip(place, f"field {file.text!r} is {_name(text)}, not text")
+    else:
+        try:
+            size = len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            ledger.skip(place, f"half of a surrogate pair at character {error.start:,} of field {file.text!r}")
+            return
+        if size > LONGEST:
+            ledger.skip(place, f"{_size(size)} in one document, the longest that is read has {_size(LONGEST)}")
+        elif not text or text.isspace():
+            ledger.empty += 1
+        else:
+            ledger.keep(size)
+            yield Document(text, file.source, place)
+
+
+def _name(value: object) -> str:
+    names = {"NoneType": "null", "dict": "an object", "list": "a list", "bool": "true or false", "bytes": "binary"}
+    return names.get(type(value).__name__, "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"
+
+
+def _whole(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise NotText(
+            f"one document of more than {_size(LONGEST)}, the longest that is read; "
+            'cut it into documents, such as one {"text": ...} a line in a .jsonl file'
+        )
+    yield from _accept(decode(data), file, file.path, ledger)
+
+
+def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    offset = number = 0
+    while line := stream.readline(LONGEST + 1):
+        number += 1
+        start, offset = offset, offset + len(line)
+        place = f"{file.path}:{number}"
+        if len(line) > LONGEST and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(LONGEST)
+                offset += len(line)
+            ledger.skip(place, f"a line of {_size(offset - start)}, the longest that is read has {_size(LONGEST)}")
+            continue
+        if line.isspace():
+            continue
+        try:
+            value = json.loads(decode(line.rstrip(), start))
+        except NotText as error:
+            ledger.skip(place, str(error))
+        except json.JSONDecodeError as error:
+            ledger.skip(place, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno:,}")
+        except RecursionError:
+            ledger.skip(place, "JSON nested too deeply")
+        except ValueError as error:  # a number of thousands of digits
+            ledger.skip(place, f"not JSON that can be read: {error}")
+        else:
+            yield from _accept(pick(value, file.text), file, place, ledger)
+
+
+def _json(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    number = 0
+    try:
+        for value in json_values(stream, LONGEST):
+            number += 1
+            yield from _accept(pick(value, file.text), file, f"{file.path}:value {number}", ledger)
+    except NotText as error:
+        ledger.skip(f"{file.path}:value {number + 1}", f"{error}; the rest of the file is left out")
+        return
+    if number == 0:
+        ledger.empty += 1
+
+
+def _parquet(file: SourceFile, ledger: Ledger) -> Iterator[Document]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = 0
+    try:
+        with pq.ParquetFile(file.path, buffer_size=1 << 20, pre_buffer=False) as table:
+            names = table.schema_arrow.names
+            root = file.text if file.text in names else file.text.split(".")[0]
+            if root not in names:
+                ledger.skip(file.path, f"no column {file.text!r}, only {', '.join(names)}", max(1, table.metadata.num_rows))
+                return
+            for batch in table.iter_batches(batch_size=ROWS, columns=[root], use_threads=False):
+                for scalar in batch.column(0):
+                    row += 1
+                    place = f"{file.path}:row {row}"
+                    try:
+                        value = scalar.as_py()
+                    except UnicodeDecodeError as error:
+                        ledger.skip(place, f"not UTF-8 at byte {error.start:,} of the field")
+                    else:
+                        yield from _accept(pick({root: value}, file.text), file, place, ledger)
+            if row == 0:
+                ledger.empty += 1
+    except pa.ArrowException as error:
+        raise OSError(f"{error} (after row {row:,})") from error
+
+
+_READERS = {"whole": _whole, "lines": _lines, "json": _json}

@@ -1,0 +1,231 @@
+"""Text to token ids and back, through the `tokenizers` library: train a byte-level BPE, or load any tokenizer.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.errors import UserError
+
+BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
+"""Special tokens of a tokenizer that danlu trains: before a document, after it, and filling."""
+FILE = "tokenizer.json"
+SETTINGS = "tokenizer_config.json"
+PIECE = 1 << 18
+"""Characters that are encoded in one go; longer documents are cut at line ends, which bounds memory and spreads the work."""
+AT_ONCE = 1 << 22
+"""Characters that are given to the library at a time; its own form of a token takes some hundred bytes."""
+
+
+class Tokenizer:
+    """A loaded tokenizer. Documents are plain text to it: special tokens written in them get no special meaning."""
+
+    def __init__(self, data: bytes, origin: str, begin: str | None, end: str) -> None:
+        self._tokenizer = _from_bytes(data, origin)
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = 1 + max(vocabulary.values())
+        """One more than the largest id."""
+        self.fingerprint: str = hashlib.sha256(data).hexdigest()
+        """SHA-256 of tokenizer.json."""
+        self.begin, self.end = begin, end
+        self.begin_id: int | None = None if begin is None else self._id(begin, origin)
+        """Put before a document; None: nothing is."""
+        self.end_id: int = self._id(end, origin)
+        """Put after a document."""
+        # A tokenizer that puts a mark before each text (SentencePiece does) would put it between two pieces too.
+        whole, first, second = (ids.tolist() for ids in self._ids(["x\ny", "x\n", "y"]))
+        self._cuttable = whole == first + second
+
+    def _id(self, token: str, origin: str) -> int:
+        number: int | None = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise UserError(f"{origin}: there is no token {token!r}; data.tokenizer.begin and end must name tokens that it has")
+        return number
+
+    def _ids(self, texts: Sequence[str]) -> list[Array]:
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without begin and end."""
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Array]:
+        """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
+        counts, pieces = [], []
+        for text in texts:
+            parts = _pieces(text) if self._cuttable else [text]
+            counts.append(len(parts))
+            pieces += parts
+        found: list[Array] = []
+        group: list[str] = []
+        size = 0
+        for piece in pieces:
+            group.append(piece)
+            size += len(piece)
+            if size >= AT_ONCE:
+                found += self._ids(group)
+                group, size = [], 0
+        found += self._ids(group)
+        ends = np.cumsum(counts).tolist()
+        return [np.concatenate(found[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids; special tokens are spelled out unless skipped."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a long text, behind a line end where there is one."""
+    pieces = []
+    start = 0
+    while len(text) - start > PIECE:
+        stop = text.rfind("\n", start, start + PIECE) + 1 or start + PIECE
+        pieces.append(text[start:stop])
+        start = stop
+    return [*pieces, text[start:]]
+
+
+def _from_bytes(data: bytes, origin: str) -> Any:
+    # Unless this is set, every process forked later on (a data loader's workers) warns that parallelism was used.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(data)
+    except Exception as error:  # the library raises plain Exception or ValueError for anything it cannot read
+        raise UserError(f"{origin}: not a tokenizer.json: {' '.join(str(error).split())}") from None
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if not tokenizer.get_vocab_size():
+        raise UserError(f"{origin}: the tokenizer has no tokens")
+    return tokenizer
+
+
+def train(texts: Iterable[str], vocab_size: int) -> bytes:
+    """Train a byte-level BPE and return its tokenizer.json; the same texts in the same order give the same bytes.
+
+    Byte-level BPE with GPT-2's pre-tokenization (Radford et al. 2019, section 2.2): any text is encoded without loss.
+    The vocabulary holds the 256 bytes, three special tokens, and merges up to `vocab_size`; fewer on little text.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[BEGIN, END, PAD],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    text: str = tokenizer.to_str(pretty=True)
+    return text.encode("utf-8")
+
+
+def load(path: Path | str, begin: str | None = None, end: str | None = None) -> Tokenizer:
+    """Load a tokenizer.json, or the one in a folder. `begin` and `end` override what the files around it say.
+
+    Those are read as Hugging Face writes them: bos_token and eos_token in tokenizer_config.json (with add_bos_token: false,
+    nothing is put before a document), then in special_tokens_map.json, then bos_token_id and eos_token_id in config.json.
+
+    Raises:
+        UserError: no such file, not a tokenizer, or no token known to end a document.
+    """
+    file = tokenizer_file(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    names = _Names(file)
+    end = end or names.find("eos_token") or (END if names.has(END) else None)
+    if end is None:
+        raise UserError(f"{file}: no token is known to end a document; name one in data.tokenizer.end")
+    if begin is None:
+        begin = names.find("bos_token") or (BEGIN if end == END and names.has(BEGIN) else None)
+    return Tokenizer(data, str(file), begin, end)
+
+
+def tokenizer_file(path: Path | str) -> Path:
+    """The tokenizer.json at a path that a recipe gives. Raises UserError when there is none."""
+    file = Path(path).expanduser()
+    if file.is_dir():
+        file = file / FILE
+    if not file.is_file():
+        raise UserError(f"data.tokenizer.path: there is no file {file}")
+    return file
+
+
+def save(folder: Path, data: bytes, begin: str | None, end: str, settings: dict[str, Any] | None = None) -> Path:
+    """Write tokenizer.json and the tokenizer_config.json by which danlu and Hugging Face's AutoTokenizer load it."""
+    file = folder / FILE
+    file.write_bytes(data)
+    merged = {"tokenizer_class": "PreTrainedTokenizerFast", **(settings or {"pad_token": PAD})}
+    merged |= {"bos_token": begin, "eos_token": end, "add_bos_token": begin is not None}
+    (folder / SETTINGS).write_text(json.dumps(merged, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    return file
+
+
+def settings_beside(file: Path) -> dict[str, Any]:
+    """The tokenizer_config.json beside a tokenizer.json; empty when there is none."""
+    return _json_beside(file, SETTINGS)
+
+
+def _json_beside(file: Path, name: str) -> dict[str, Any]:
+    path = file.with_name(name)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: not a JSON object")
+    return found
+
+
+class _Names:
+    """What the files beside a tokenizer.json say about its special tokens."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.settings = settings_beside(file)
+        self.map = _json_beside(file, "special_tokens_map.json")
+        self.config = _json_beside(file, "config.json")
+        self.ids: dict[int, str] = {}
+        added = _json_beside(file, file.name).get("added_tokens")
+        for token in added if isinstance(added, list) else []:
+            if isinstance(token, dict) and "id" in token and "content" in token:
+                self.ids[token["id"]] = token["content"]
+
+    def has(self, token: str) -> bool:
+        """Whether it is among the added tokens."""
+        return token in self.ids.values()
+
+    def find(self, key: str) -> str | None:
+        """The token that the files name; the first file that has a word on it is believed."""
+        if key == "bos_token" and self.settings.get("add_bos_token") is False:
+            return None
+        for source in (self.settings, self.map):
+            if key in source:
+                value = source[key]
+                token = value.get("content") if isinstance(value, dict) else value
+                if token is not None or key == "bos_token":
+                    return token
+        number = self.config.get(f"{key}_id")
+        if isinstance(number, list):
+            number = number[0] if number else None
+        return self.ids.get(number) if isinstance(number, int) else None

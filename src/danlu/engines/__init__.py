@@ -1,0 +1,22 @@
+"""Engines: the same decoder, optimizer and checkpoints in one framework each. Only this file knows their names."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from danlu.engines.base import Engine
+from danlu.errors import UserError
+from danlu.model.shape import ModelShape
+from danlu.recipe import Recipe
+
+
+def create(recipe: Recipe, shape: ModelShape) -> Engine:
+    """The engine that the recipe names, with its model built and no weights drawn yet. UserError: it is not installed."""
+    name = recipe.train.engine
+    if name == "paddle":
+        raise UserError("train.engine: paddle is not part of this version; use train.engine=torch")
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("train.engine: torch is not installed; install it with: pip install 'danlu[torch,data]'")
+    from danlu.engines.torch.engine import TorchEngine
+
+    return TorchEngine(recipe, shape)

@@ -1,0 +1,94 @@
+"""The protocol between the training loop and a framework: the loop knows an engine by this file only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Batch = Mapping[str, Any]
+"""Arrays by name, as danlu.data.batches makes them: numpy on the way in, the framework's tensors inside a loader."""
+
+
+class StepSource(Protocol):
+    """What a loader reads: the batch of any step, in O(1), in any process (picklable)."""
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]: ...
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step did.
+
+    loss: mean over the supervised tokens of the whole global batch, nats a token.
+    supervised: number of those tokens.
+    gradient_norm: global L2 norm before clipping, after unscaling.
+    skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
+    loss_scale: the factor that was in force (1.0 without loss scaling).
+    """
+
+    loss: float
+    supervised: int
+    gradient_norm: float
+    skipped: str | None
+    loss_scale: float
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a continuation is drawn. temperature 0 is greedy; top_k 0 keeps all; top_p 1 keeps all."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+
+
+class Engine(Protocol):
+    """One model, its optimizer and its device, in one framework."""
+
+    device: str
+    """Such as ``cpu`` or ``cuda:0``."""
+
+    def versions(self) -> dict[str, str]:
+        """The framework and its version, for the record."""
+
+    def initialise(self) -> None:
+        """Draw the initial weights from the seed."""
+
+    def import_weights(self, folder: Path) -> None:
+        """Read safetensors in the Hugging Face layout. UserError: missing, extra, misshapen or non-finite tensors."""
+
+    def export_weights(self, folder: Path, dtype: str) -> None:
+        """Write safetensors in the Hugging Face layout; dtype is fp32, bf16 or fp16."""
+
+    def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
+        """The batches of these steps, in order, prefetched by worker processes."""
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
+        """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
+
+    def evaluate(self, batch: Batch) -> tuple[float, int]:
+        """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length)."""
+
+    def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
+        """Continue the prompt token by token until end_id (not yielded) or max_tokens."""
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write weights, optimizer and random states as files; what is returned goes to ``load`` again (JSON)."""
+
+    def load(self, folder: Path, state: dict[str, Any]) -> None:
+        """Read what ``save`` wrote; training then continues bit for bit."""
+
+    def load_weights(self, folder: Path) -> None:
+        """Only the weights of a checkpoint that ``save`` wrote."""
+
+    def matmul_peak(self) -> float:
+        """Measured matrix-product rate of this device in the training precision, FLOP/s."""
+
+    def device_memory(self) -> int | None:
+        """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""

@@ -1,0 +1,195 @@
+"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families.
+
+Module names are the Hugging Face tensor names, so that a state dict needs no translation.
+Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head size, f ffn, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from danlu.model.rope import frequencies
+from danlu.model.shape import ModelShape
+
+
+class Cache(Protocol):
+    """Where generation keeps the keys and values of the tokens before."""
+
+    length: int
+
+    def extend(self, layer: int, key_bgtk: Tensor, value_bgtk: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new positions and return all of them."""
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation (Zhang & Sennrich 2019), computed in FP32 whatever the input."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        device = x.device.type
+        # The output is cast once here, not again in every projection that reads it.
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.epsilon).to(dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with rotary positions (Ainslie et al. 2023; Su et al. 2021)."""
+
+    def __init__(self, shape: ModelShape, layer: int) -> None:
+        super().__init__()
+        query, key_value = shape.heads * shape.head_dim, shape.key_value_heads * shape.head_dim
+        self.layer, self.head_dim = layer, shape.head_dim
+        self.groups = shape.heads // shape.key_value_heads
+        self.q_proj = nn.Linear(shape.hidden_size, query, bias=shape.qkv_bias)
+        self.k_proj = nn.Linear(shape.hidden_size, key_value, bias=shape.qkv_bias)
+        self.v_proj = nn.Linear(shape.hidden_size, key_value, bias=shape.qkv_bias)
+        self.o_proj = nn.Linear(query, shape.hidden_size, bias=shape.output_bias)
+        if shape.qk_norm:
+            self.q_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
+            self.k_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
+        self.qk_norm = shape.qk_norm
+
+    def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
+        b, t, _ = x_btd.shape
+        q_bthk = self.q_proj(x_btd).view(b, t, -1, self.head_dim)
+        k_btgk = self.k_proj(x_btd).view(b, t, -1, self.head_dim)
+        v_bgtk = self.v_proj(x_btd).view(b, t, -1, self.head_dim).transpose(1, 2)
+        if self.qk_norm:
+            q_bthk, k_btgk = self.q_norm(q_bthk), self.k_norm(k_btgk)
+        q_bhtk = rotate(q_bthk, *rotary).transpose(1, 2)
+        k_bgtk = rotate(k_btgk, *rotary).transpose(1, 2)
+        if cache is not None:
+            k_bgtk, v_bgtk = cache.extend(self.layer, k_bgtk, v_bgtk)
+        if self.groups > 1:
+            k_bgtk = k_bgtk.repeat_interleave(self.groups, dim=1)
+            v_bgtk = v_bgtk.repeat_interleave(self.groups, dim=1)
+        out_bhtk = F.scaled_dot_product_attention(q_bhtk, k_bgtk, v_bgtk, attn_mask=mask, is_causal=mask is None and t > 1)
+        return self.o_proj(out_bhtk.transpose(1, 2).reshape(b, t, -1))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """Gated MLP, SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.ffn_size, bias=shape.mlp_bias)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.ffn_size, bias=shape.mlp_bias)
+        self.down_proj = nn.Linear(shape.ffn_size, shape.hidden_size, bias=shape.mlp_bias)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x_btd)) * self.up_proj(x_btd))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm and added to the residual stream."""
+
+    def __init__(self, shape: ModelShape, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
+        self.self_attn = Attention(shape, layer)
+        self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
+        self.mlp = MLP(shape)
+        self.windowed = shape.sliding_window is not None and layer >= shape.full_attention_layers
+
+    def forward(
+        self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], masks: tuple[Tensor | None, Tensor | None], cache: Cache | None
+    ) -> Tensor:
+        mask = masks[1] if self.windowed else masks[0]
+        x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotary, mask, cache)
+        return x_btd + self.mlp(self.post_attention_layernorm(x_btd))
+
+
+class Decoder(nn.Module):
+    """Tokens to the last hidden state."""
+
+    frequencies: Tensor
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
+        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
+        self.register_buffer("frequencies", torch.empty(shape.head_dim // 2), persistent=False)
+        self.attention_factor = 1.0
+        self.window = shape.sliding_window
+
+    def set_frequencies(self, shape: ModelShape) -> None:
+        """Fill the rotary frequencies (they are computed, not loaded), once the module is on its device."""
+        inverse, self.attention_factor = frequencies(shape)
+        self.frequencies.copy_(torch.tensor(inverse))
+
+    def forward(
+        self, tokens_bt: Tensor, positions_bt: Tensor | None = None, documents_bt: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Hidden states (b, t, d), after the last norm.
+
+        tokens_bt: int64. positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
+        documents_bt: int32 document numbers; attention stays inside a number.
+        """
+        start = cache.length if cache is not None else 0
+        t = tokens_bt.shape[1]
+        if positions_bt is None:
+            positions_bt = torch.arange(start, start + t, device=tokens_bt.device)[None]
+        masks = attention_masks(start, t, documents_bt, self.window, tokens_bt.device)
+        x_btd = self.embed_tokens(tokens_bt)
+        rotary = self._rotary(positions_bt)
+        for block in self.layers:
+            x_btd = block(x_btd, rotary, masks, cache)
+        if cache is not None:
+            cache.length = start + t
+        return self.norm(x_btd)  # type: ignore[no-any-return]
+
+    def _rotary(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin (b, t, 1, k/2) in FP32: angles in half precision go wrong with the position."""
+        with torch.autocast(positions_bt.device.type, enabled=False):
+            angles = positions_bt[..., None, None].float() * self.frequencies
+            return angles.cos() * self.attention_factor, angles.sin() * self.attention_factor
+
+
+class CausalLM(nn.Module):
+    """The decoder and its output embedding."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.model = Decoder(shape)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        if shape.tied_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(
+        self, tokens_bt: Tensor, positions_bt: Tensor | None = None, documents_bt: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Logits (b, t, v). Training uses the hidden states and the fused loss instead."""
+        return self.lm_head(self.model(tokens_bt, positions_bt, documents_bt, cache))  # type: ignore[no-any-return]
+
+
+def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + k/2), as the Hugging Face checkpoints expect; the arithmetic is FP32."""
+    first, second = x_bthk.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x_bthk.dtype)
+
+
+def attention_masks(
+    start: int, t: int, documents_bt: Tensor | None, window: int | None, device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    """(mask without, mask with the sliding window), True where a query may look; None is plain causal.
+
+    Each is (1 or b, 1, t, start + t).
+    """
+    windowed = window is not None and start + t > window
+    if documents_bt is None and not windowed and (start == 0 or t == 1):
+        return None, None
+    query = torch.arange(start, start + t, device=device)[:, None]
+    key = torch.arange(start + t, device=device)[None, :]
+    full = (key <= query)[None, None]
+    if documents_bt is not None:
+        full = full & (documents_bt[:, None, :, None] == documents_bt[:, None, None, :])
+    return full, full & (query - key < window) if windowed and window is not None else full

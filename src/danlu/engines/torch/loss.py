@@ -1,0 +1,87 @@
+"""Output projection and cross-entropy in one function, so that the logits of a batch never exist as a whole.
+
+A 128 K vocabulary makes the logits the largest tensor of a step. Here they are made a few rows at a time, and the
+gradient of each piece is taken at once (the forward already knows it but for one scalar), as in Liger Kernel
+(Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et al. 2024).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORED = -100
+CHUNK_BYTES = 32 << 20
+"""Logits held at once, in the precision of the matrix products."""
+BLOCK_BYTES = 4 << 20
+"""FP32 softmax at once on a CPU: what its caches hold."""
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, scale: float) -> Tensor:
+        device = hidden_nd.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_nd.dtype
+        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        with torch.autocast(device, enabled=False):
+            weight, hidden = weight_vd.to(dtype), hidden_nd.to(dtype)
+            grad_hidden = torch.empty_like(hidden)
+            grad_weight: Tensor | None = None
+            total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+            rows = max(1, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
+            for first in range(0, hidden.shape[0], rows):
+                part_nd = hidden[first : first + rows]
+                logits_nv = part_nd @ weight.t()
+                total += _cross_entropy(logits_nv, targets_n[first : first + rows], scale)
+                if differentiate:
+                    torch.mm(logits_nv, weight, out=grad_hidden[first : first + rows])
+                    piece_vd = (logits_nv.t() @ part_nd).float()
+                    grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.hidden_dtype, ctx.spent = hidden_nd.dtype, False
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+        assert not ctx.spent, "the gradients are scaled in place, so that backward runs once"
+        ctx.spent = True
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return (
+            None if grad_hidden is None else grad_hidden.to(ctx.hidden_dtype).mul_(grad),
+            None if grad_weight is None else grad_weight.mul_(grad),
+            None,
+            None,
+        )
+
+
+def linear_cross_entropy(hidden_btd: Tensor, weight_vd: Tensor, targets_bt: Tensor, scale: float = 1.0) -> Tensor:
+    """scale x the sum over supervised targets of -log softmax(hidden @ weight.T)[target], a scalar in nats.
+
+    hidden_btd (b, t, d); weight_vd (v, d); targets_bt int64, -100 where nothing is supervised.
+    Matrix products run in the autocast precision if there is one; the softmax is FP32.
+    """
+    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale
+    )
+    return total
+
+
+def _cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float) -> Tensor:
+    """scale x the summed loss; the logits are overwritten by its gradient."""
+    supervised = (targets_n != IGNORED)[:, None]
+    index = targets_n.clamp(min=0)[:, None]
+    total = torch.zeros((), dtype=torch.float32, device=logits_nv.device)
+    rows = max(1, BLOCK_BYTES // (4 * logits_nv.shape[1])) if logits_nv.device.type == "cpu" else logits_nv.shape[0]
+    for first in range(0, logits_nv.shape[0], rows):
+        block = slice(first, first + rows)
+        logits = logits_nv[block].float()
+        # log-sum-exp from the softmax that the gradient needs anyway: the largest probability is 1 / sum(exp(x - max)).
+        target_logit, largest = logits.gather(1, index[block]), logits.amax(-1, keepdim=True)
+        gradient = torch.softmax(logits, -1)
+        loss = largest - gradient.amax(-1, keepdim=True).log() - target_logit
+        total += (loss * supervised[block]).sum()
+        gradient.scatter_add_(1, index[block], torch.full_like(loss, -1.0))
+        logits_nv[block] = gradient.mul_(supervised[block] * scale)
+    return total * scale

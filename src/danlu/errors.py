@@ -1,0 +1,34 @@
+"""Errors that are shown to a person as one line, and the exit codes of the command line."""
+
+from __future__ import annotations
+
+EXIT_USAGE = 2
+"""The input is at fault: a recipe, an argument, a file."""
+EXIT_STOPPED = 3
+"""The run stopped itself, with a checkpoint, because going on made no sense."""
+EXIT_INTERRUPTED = 130
+"""The person interrupted it (128 + SIGINT, as shells report it)."""
+
+
+class DanluError(Exception):
+    """Something a person can mend. The message is one line: what is wrong, where, and the way out."""
+
+    exit_code = 1
+
+
+class UserError(DanluError):
+    """The input is at fault; nothing was started and nothing was lost."""
+
+    exit_code = EXIT_USAGE
+
+
+class RunStopped(DanluError):
+    """A run that stopped itself after saving a checkpoint."""
+
+    exit_code = EXIT_STOPPED
+
+
+class Interrupted(DanluError):
+    """A person or the machine's scheduler ended the run; a checkpoint was saved."""
+
+    exit_code = EXIT_INTERRUPTED

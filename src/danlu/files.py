@@ -1,0 +1,83 @@
+"""Files that are complete or absent, and folders that one process at a time may write."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from danlu.errors import UserError
+
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+}
+
+
+def why(error: OSError) -> str:
+    """The reason of a failed write in a few words."""
+    return _FULL.get(error.errno or 0, error.strerror or str(error))
+
+
+def sync(path: Path) -> None:
+    """Force a file's content, or a folder's entries, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by one rename, so that a reader sees the old or the new text and a crash leaves one of them."""
+    aside = path.with_name(f".{path.name}.partial")
+    aside.write_text(text, encoding="utf-8")
+    sync(aside)
+    os.replace(aside, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """``write_text`` of a value as readable JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """Hold the right to write a folder; the lock goes with the process, however it ends.
+
+    UserError: another process holds it (``busy`` says what to do then), or the place cannot be written.
+    """
+    path = folder.with_name(folder.name + ".lock")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {why(error)}") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before may have removed the file between the two calls above; then this lock guards nothing.
+            mine = os.fstat(handle).st_ino == os.stat(path).st_ino
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise UserError(f"{folder}: {busy}")
+        try:
+            yield
+        finally:
+            os.unlink(path)
+    finally:
+        os.close(handle)

@@ -1,0 +1,92 @@
+"""Contradictions between fields, each with what would work."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from danlu.model.shape import nearest_divisors
+from danlu.recipe.explain import Problem
+from danlu.recipe.fields import listed
+from danlu.recipe.resolve import combine
+from danlu.recipe.sections import Recipe
+
+_ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
+
+
+def contradictions(recipe: Recipe) -> list[Problem]:
+    """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
+    return [*_stages(recipe), *_batch(recipe), *_steps(recipe), *_validation(recipe), *_model(recipe)]
+
+
+def _stages(recipe: Recipe) -> list[Problem]:
+    stages = recipe.stages
+    if twice := sorted({stage for stage in stages if stages.count(stage) > 1}):
+        return [Problem(("stages",), f"{listed(twice, 'and')} is named twice; name each stage once")]
+    in_order = sorted(stages, key=lambda stage: _ORDER[stage])
+    if [_ORDER[stage] for stage in stages] != [_ORDER[stage] for stage in in_order]:
+        late = next(later for earlier, later in pairwise(stages) if _ORDER[later] < _ORDER[earlier])
+        early = stages[stages.index(late) - 1]
+        return [Problem(("stages",), f"{early} stands before {late}, which it needs; write [{', '.join(in_order)}]")]
+    return []
+
+
+def _batch(recipe: Recipe) -> list[Problem]:
+    problems = []
+    total, ranks, micro = recipe.train.global_batch, recipe.parallel.data, recipe.memory.micro_batch
+    if ranks > 1:
+        text = f"{ranks} replicas need several processes, and this version trains in one; write 1, or leave it out"
+        problems.append(Problem(("parallel", "data"), text))
+    if micro is None and total % ranks:
+        text = f"{total} is not divisible by parallel.data ({ranks}); give {_nearest_multiples(total, ranks)}"
+        problems.append(Problem(("train", "global_batch"), text))
+    if micro is not None and total % (micro * ranks):
+        by = f"memory.micro_batch ({micro})" + (f" x parallel.data ({ranks})" if ranks > 1 else "")
+        text = f"{total} is not divisible by {by}; give train.global_batch {_nearest_multiples(total, micro * ranks)}"
+        if total % ranks == 0:
+            text += f", or memory.micro_batch {listed([str(each) for each in nearest_divisors(total // ranks, micro)], 'or')}"
+        problems.append(Problem(("train", "global_batch"), text))
+    return problems
+
+
+def _nearest_multiples(value: int, factor: int) -> str:
+    low = value // factor * factor
+    return listed([str(multiple) for multiple in (low, low + factor) if multiple > 0], "or")
+
+
+def _steps(recipe: Recipe) -> list[Problem]:
+    warmup, steps = recipe.train.schedule.warmup_steps, recipe.train.steps
+    if warmup is None or warmup <= steps:
+        return []
+    usual = f"5-10 % are usual ({-(-steps // 20)} to {max(1, steps // 10)})" if steps >= 20 else f"give at most {steps}"
+    text = f"{warmup} is more than train.steps ({steps}), so the peak learning rate would never be reached; {usual}"
+    return [Problem(("train", "schedule", "warmup_steps"), text)]
+
+
+def _validation(recipe: Recipe) -> list[Problem]:
+    if recipe.data.validation_fraction > 0:
+        return []
+    wants = []
+    if recipe.train.evaluate_every:
+        wants.append(f"train.evaluate_every ({recipe.train.evaluate_every})")
+    if "evaluate" in recipe.stages:
+        wants.append("the stage evaluate" + (" (a default)" if "stages" not in recipe.model_fields_set else ""))
+    if not wants:
+        return []
+    text = (
+        f"0 holds nothing out, but {listed(wants, 'and')} measures on held-out text; give 0.01, or leave evaluation out of both"
+    )
+    return [Problem(("data", "validation_fraction"), text)]
+
+
+def _model(recipe: Recipe) -> list[Problem]:
+    model, tokenizer = recipe.model, recipe.data.tokenizer
+    if model.preset is not None and model.hugging_face is not None:
+        text = "given beside model.hugging_face, which has its own shape; keep one of the two"
+        return [Problem(("model", "preset"), text)]
+    if model.hugging_face is not None:
+        if tokenizer.path is None and tokenizer.train is None:
+            text = f"the weights in model.hugging_face know their own tokens; write path: {model.hugging_face}"
+            return [Problem(("data", "tokenizer"), f"{text} (or train a new one, by writing train: with its vocab_size)")]
+        return []  # the rest needs config.json: resolve_shape
+    # Before the tokenizer is there its size may be unknown; any size shows the other contradictions.
+    return combine(recipe, None if tokenizer.training is not None else model.vocab_size or 1)[1]

@@ -1,0 +1,243 @@
+"""The typed recipe: one class a section, every field with its unit and default.
+
+A field marked ``RESUMABLE`` may differ when a run is resumed, since it does not change what is trained.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from danlu.model.shape import Architecture
+
+RESUMABLE: dict[str, Any] = {"resumable": True}
+
+Stage = Literal["prepare", "train", "evaluate", "generate", "export"]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are errors, values are not silently converted, and numbers are finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ModelSection(Architecture):
+    """What is trained: a preset, a checkpoint's shape, or every dimension spelled out; fields beside a preset override it."""
+
+    preset: str | None = Field(None, description="A named shape; `danlu model list` prints them.")
+    hugging_face: str | None = Field(
+        None, description="Folder in the Hugging Face layout; its config.json gives the shape and its safetensors the weights."
+    )
+    vocab_size: int | None = Field(None, gt=0, description="Rows of the embedding; null: the tokenizer's size.")
+    layers: int | None = Field(None, gt=0, description="Decoder blocks.")
+    hidden_size: int | None = Field(None, gt=0, description="Width of the residual stream.")
+    ffn_size: int | None = Field(None, gt=0, description="Width of one MLP matrix.")
+    heads: int | None = Field(None, gt=0, description="Query heads.")
+
+
+class Source(Section):
+    """One place that text comes from."""
+
+    path: str = Field(
+        description="File, folder or glob (`**`: any depth); `{stdlib}` is Python's standard library, `~` the home folder."
+    )
+    exclude: list[str] = Field([], description="Globs, matched against the path below the source's folder, that are left out.")
+    text: str = Field("text", description="Field that holds the text in JSON and Parquet; dots reach into nested objects.")
+    weight: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        description="Passes over this source in one epoch; 0.5 keeps half of its documents, 2.0 has each twice.",
+    )
+
+
+class TrainTokenizer(Section):
+    """A byte-level BPE tokenizer trained on the run's own training documents."""
+
+    vocab_size: int = Field(8192, ge=300, le=1_000_000, description="Tokens, special tokens included.")
+    sample_bytes: int = Field(100_000_000, gt=0, description="Bytes of text that it is trained on, at most.")
+
+
+class TokenizerSection(Section):
+    """Train a tokenizer, or load one; exactly one of the two."""
+
+    train: TrainTokenizer | None = Field(None, description="Train a byte-level BPE; null when path is given.")
+    path: str | None = Field(None, description="A tokenizer.json, or a folder that holds one.")
+    begin: str | None = Field(None, description="Token put before a document; null: what the tokenizer's own settings say.")
+    end: str | None = Field(None, description="Token put after a document; null: what the tokenizer's own settings say.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TokenizerSection:
+        if self.train is not None and self.path is not None:
+            raise ValueError("train and path are both given; keep one, and leave the other out or set it to null")
+        if self.path is None and (self.begin is not None or self.end is not None):
+            raise ValueError(
+                "begin and end belong to a loaded tokenizer, and a trained one has its own; give path, or leave them out"
+            )
+        return self
+
+    @property
+    def training(self) -> TrainTokenizer | None:
+        """The training settings in force: the given ones, or the defaults when nothing is loaded."""
+        return self.train or (None if self.path else TrainTokenizer())
+
+
+class DataSection(Section):
+    """From raw text to batches."""
+
+    sources: list[Source] = Field(min_length=1, description="Where the text comes from.")
+    tokenizer: TokenizerSection = Field(TokenizerSection(), description="Train one, or load one.")
+    sequence_length: int = Field(512, ge=2, description="Tokens a sample.")
+    validation_fraction: float = Field(
+        0.01, ge=0, lt=1, description="Share of documents, chosen by a hash of their text, that is held out."
+    )
+    document_mask: bool = Field(True, description="Attention stays inside a document, and positions restart with it.")
+    bad_line_limit: float = Field(0.01, ge=0, le=1, description="Share of unreadable lines or files above which the job stops.")
+    shard_tokens: int = Field(1 << 27, gt=0, description="Tokens after which a new shard file is begun.")
+    workers: int = Field(
+        1, ge=0, le=64, description="Loader processes; 0 loads in the training process.", json_schema_extra=RESUMABLE
+    )
+
+
+class OptimizerSection(Section):
+    """AdamW with decoupled weight decay; biases, norms and other 1-D parameters are not decayed."""
+
+    name: Literal["adamw"] = Field("adamw", description="The optimizer.")
+    learning_rate: float = Field(3e-4, gt=0, description="Peak, after the warm-up.")
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field(
+        [0.9, 0.95], min_length=2, max_length=2, description="Decay rates of the two moments."
+    )
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+    weight_decay: float = Field(0.1, ge=0, description="Decoupled decay of matrices and embeddings.")
+    gradient_clipping: float = Field(1.0, ge=0, description="Largest global gradient norm; 0 leaves it as it is.")
+
+
+class ScheduleSection(Section):
+    """The learning rate over the steps: linear warm-up, then a decay."""
+
+    name: Literal["cosine", "linear", "constant"] = Field("cosine", description="Shape of the decay after the warm-up.")
+    warmup_steps: int | None = Field(None, ge=0, description="Steps of linear warm-up; null: warmup_fraction decides.")
+    warmup_fraction: float | None = Field(
+        None, ge=0, le=1, description="Share of the steps; null: 0.06 when warmup_steps is null too."
+    )
+    final_ratio: float = Field(0.1, ge=0, le=1, description="Last learning rate as a share of the peak.")
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> ScheduleSection:
+        if self.warmup_steps is not None and self.warmup_fraction is not None:
+            raise ValueError(
+                "warmup_steps and warmup_fraction are both given; keep one, and leave the other out or set it to null"
+            )
+        return self
+
+
+class TrainSection(Section):
+    """How the model is trained."""
+
+    engine: Literal["torch", "paddle"] = Field("torch", description="The framework.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU when there is one.")
+    steps: int = Field(1000, gt=0, description="Optimizer steps.")
+    global_batch: int = Field(32, gt=0, description="Samples an optimizer step, over all micro-batches and ranks.")
+    optimizer: OptimizerSection = Field(OptimizerSection(), description="The update rule.")
+    schedule: ScheduleSection = Field(ScheduleSection(), description="The learning rate over the steps.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
+    )
+    compile: bool = Field(False, description="Compile the model's graph before the first step.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the initial weights, dropout and the order of the data.")
+    evaluate_every: int = Field(
+        0, ge=0, description="Steps between validations; 0: at the end only.", json_schema_extra=RESUMABLE
+    )
+    evaluate_tokens: int = Field(
+        262_144, gt=0, description="Validation tokens a validation during training, at most.", json_schema_extra=RESUMABLE
+    )
+    non_finite_limit: int = Field(
+        3, gt=0, description="Non-finite steps in a row (each is skipped) that stop the run.", json_schema_extra=RESUMABLE
+    )
+
+
+class ParallelSection(Section):
+    """How the work is spread over devices. This version trains in one process."""
+
+    data: int = Field(1, gt=0, description="Replicas that share a global batch.")
+
+
+class MemorySection(Section):
+    """What is traded for memory."""
+
+    micro_batch: int | None = Field(
+        None, gt=0, description="Samples in one forward pass; null: global_batch / parallel.data. Smaller ones are accumulated."
+    )
+
+
+class GenerateSection(Section):
+    """The samples that are printed after training."""
+
+    prompts: list[str] = Field(["", "The "], min_length=1, description="Texts to continue.", json_schema_extra=RESUMABLE)
+    max_tokens: int = Field(64, gt=0, description="New tokens a sample.", json_schema_extra=RESUMABLE)
+    temperature: float = Field(0.8, ge=0, description="0 always takes the most likely token.", json_schema_extra=RESUMABLE)
+    top_k: int = Field(0, ge=0, description="Only the k most likely tokens; 0: all.", json_schema_extra=RESUMABLE)
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="Only the most likely tokens of this total probability.", json_schema_extra=RESUMABLE
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the sampling.", json_schema_extra=RESUMABLE)
+
+
+class WatchSection(Section):
+    """What a person sees."""
+
+    print_every: int = Field(
+        10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
+    )
+
+
+class CheckpointSection(Section):
+    """When the run is saved."""
+
+    every: int = Field(
+        100, gt=0, description="Steps between checkpoints; the last step is always saved.", json_schema_extra=RESUMABLE
+    )
+    keep: int = Field(3, gt=0, description="Newest checkpoints that are kept.", json_schema_extra=RESUMABLE)
+
+
+class Recipe(Section):
+    """One file that describes a run."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="Folder of the run below the runs folder: letters, digits, `.`, `_`, `-`.",
+    )
+    stages: list[Stage] = Field(
+        ["prepare", "train", "evaluate", "generate"],
+        min_length=1,
+        description="What `danlu run` does, in order.",
+        json_schema_extra=RESUMABLE,
+    )
+    model: ModelSection = Field(description="What is trained.")
+    data: DataSection = Field(description="From raw text to batches.")
+    train: TrainSection = Field(TrainSection(), description="How it is trained.")
+    parallel: ParallelSection = Field(ParallelSection(), description="How the work is spread over devices.")
+    memory: MemorySection = Field(MemorySection(), description="What is traded for memory.")
+    generate: GenerateSection = Field(GenerateSection(), description="Samples after training.")
+    watch: WatchSection = Field(WatchSection(), description="What a person sees.")
+    checkpoint: CheckpointSection = Field(CheckpointSection(), description="When the run is saved.")
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples in one forward pass on one rank."""
+        return self.memory.micro_batch or self.train.global_batch // self.parallel.data
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches a step on one rank."""
+        return self.train.global_batch // (self.micro_batch * self.parallel.data)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of linear warm-up, resolved; 6 % of the steps by default, inside the usual 5-10 %."""
+        schedule = self.train.schedule
+        if schedule.warmup_steps is not None:
+            return schedule.warmup_steps
+        fraction = 0.06 if schedule.warmup_fraction is None else schedule.warmup_fraction
+        return round(fraction * self.train.steps)
