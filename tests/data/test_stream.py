@@ -134,7 +134,7 @@ for step in range(400):
     assert batch["inputs"].shape == (1, 32, 512)
     at = choice.randrange(stream.tokens - 2000)
     found = stream.document_starts(at, at + 2000) % size
-    assert len(found) and np.isin(found, starts).all()
+    assert len(found) and (starts[np.searchsorted(starts, found)] == found).all()
     if step % 10 == 0:
         peak = max(peak, resident())
 print(before, peak)
