@@ -1,27 +1,34 @@
-# Everything runs in .venv, which is made on first use.
+# Everything runs in .venv, which is made on first use. `make` alone lists what there is.
 PYTHON ?= python3
 BIN := .venv/bin
 JSON ?=
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: quickstart test lint docs benchmark-train clean
+.PHONY: help quickstart test lint docs benchmark-train clean
+.DELETE_ON_ERROR:
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
 quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml end to end
 	$(BIN)/danlu run recipes/quickstart.yaml
 
-test: .venv/test.done  ## everything, both engines; lint, types, the whole suite
+test: lint  ## everything, both engines: lint, types, the whole suite
+	$(BIN)/python -m pytest
+
+lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
 
-docs: .venv/test.done  ## what is generated from the types
+docs: .venv/test.done  ## what is generated from the types: docs/recipe.md and its schema
 	$(BIN)/python -m danlu.recipe
 
-benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer
+benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)
 
 .venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
 
 .venv/quickstart.done: .venv/bin/python pyproject.toml constraints.txt
@@ -33,5 +40,5 @@ benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face T
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,dev]'
 	touch $@
 
-clean:  ## the environment and the runs
-	rm -rf .venv runs
+clean:  ## delete the environment and the caches; runs stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

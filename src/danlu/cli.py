@@ -1,8 +1,10 @@
-"""The command line: a verb parses, calls one function and prints. Rooms are imported inside the verbs, so that help is instant."""
+"""The command line: a verb parses, calls one function and prints. Rooms are imported inside the verbs: help is instant."""
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from danlu import __version__
-from danlu.errors import EXIT_INTERRUPTED, DanluError
+from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
 if TYPE_CHECKING:
     from danlu.recipe import Recipe
@@ -18,12 +20,24 @@ if TYPE_CHECKING:
 
 RECIPE = click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE|RUN")
 OVERRIDES = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
-ROOT = click.option("--runs", "root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of all runs.")
+ROOT = click.option(
+    "--runs", "root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of all runs."
+)
 RUN = click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Verbs(click.Group):
+    """Lists its verbs in the order in which a person needs them, and shows its help when none is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="danlu")
 def cli() -> None:
     """danlu (丹炉): from raw text to a served large language model.
@@ -45,7 +59,7 @@ def cli() -> None:
 def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     """Run every stage that the recipe names, in order.
 
-    Run the same command again to go on with an interrupted run.
+    Run the same command again to go on with an interrupted run; what is there already is not done again.
 
     \b
     Examples:
@@ -81,7 +95,7 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @OVERRIDES
 @ROOT
 def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
-    """Train, or go on training: a run folder continues from its newest good checkpoint.
+    """Train, or go on from the newest good checkpoint.
 
     Data is prepared first if it is not there. Ctrl-C once finishes the step and saves; twice stops at once.
 
@@ -96,7 +110,10 @@ def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     settings, folder = _open(recipe, overrides, root)
     with stages.writing(folder):
         prepared = stages.prepare(settings, folder, click.echo)
-        stages.train(settings, folder, prepared, sys.stdout)
+        if (summary := stages.finished(settings, folder, prepared, click.echo)) is not None:
+            click.echo(f"already trained: {summary['steps']} of {settings.train.steps} steps")
+        else:
+            stages.train(settings, folder, prepared, sys.stdout)
     click.echo(f"report: {folder.path / 'report.html'}")
 
 
@@ -106,9 +123,9 @@ def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
 @JSON
 def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
-    """Loss, perplexity and bits per byte on the validation split or on a file.
+    """Measure loss, perplexity and bits per byte.
 
-    Bits per byte compare models with different tokenizers.
+    On the validation split, or on a file. Bits per byte compare models with different tokenizers.
 
     \b
     Examples:
@@ -117,12 +134,17 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
     """
     from danlu import stages
 
-    result = stages.evaluate(_run_folder(run), file, text, _note)
+    folder = _run_folder(run)
+    trained = stages.open_trained(folder, _note)
+    result = stages.evaluate(trained, folder) if file is None else stages.evaluate_file(trained, file, text, _note)
     if as_json:
         _print_json(result)
         return
     click.echo(f"{result['source']}: {result['documents']:,} documents, {result['tokens']:,} tokens, {result['bytes']:,} bytes")
-    click.echo(f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, {result['bits_per_byte']:.4f} bits per byte")
+    click.echo(
+        f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
+        f"{result['bits_per_byte']:.4f} bits per byte"
+    )
 
 
 @cli.command()
@@ -152,20 +174,13 @@ def generate(
       danlu generate runs/quickstart --prompt "import os" --temperature 0 --max-tokens 20
     """
     from danlu import stages
-    from danlu.engines.base import Sampling
 
     trained = stages.open_trained(_run_folder(run), _note)
-    defaults = trained.recipe.generate
-    sampling = Sampling(
-        max_tokens=defaults.max_tokens if max_tokens is None else max_tokens,
-        temperature=defaults.temperature if temperature is None else temperature,
-        top_k=defaults.top_k if top_k is None else top_k,
-        top_p=defaults.top_p if top_p is None else top_p,
-        seed=defaults.seed if seed is None else seed,
-    )
+    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings = trained.recipe.generate.model_copy(update={name: value for name, value in given.items() if value is not None})
     made = []
-    for prompt in prompts or defaults.prompts:
-        pieces = stages.generate(trained, prompt, sampling)
+    for number, prompt in enumerate(prompts or settings.prompts):
+        pieces = stages.generate(trained, prompt, settings, number)
         if as_json:
             made.append({"prompt": prompt, "text": "".join(pieces), "step": trained.step})
             continue
@@ -180,27 +195,38 @@ def generate(
 @cli.command()
 @RUN
 @click.option("--to", type=click.Path(path_type=Path), help="Target folder. Default: export/ in the run folder.")
-@click.option("--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights.")
+@click.option(
+    "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights."
+)
 @click.option("--replace", is_flag=True, help="Overwrite an export made before.")
 def export(run: Path, to: Path | None, dtype: str, replace: bool) -> None:
-    """Write the model in the Hugging Face layout (config, safetensors, tokenizer), for transformers, vLLM and others.
+    """Write the model in the Hugging Face layout.
+
+    That is config.json, safetensors and the tokenizer, for transformers, vLLM and others.
+
+    \b
+    Examples:
+      danlu export runs/quickstart
+      danlu export runs/quickstart --to my-model --dtype bf16
+    """
+    from danlu import export as exports
+    from danlu import stages
+
+    folder = _run_folder(run)
+    place = to or folder.export
+    exports.check(place, replace)  # before the model is loaded
+    trained = stages.open_trained(folder, _note)
+    click.echo(f"wrote {exports.export(trained, place, dtype, replace)} ({dtype}, step {trained.step})")
+
+
+@cli.group(name="recipe", cls=_Verbs)
+def recipe_group() -> None:
+    """Look at recipes.
 
     \b
     Example:
-      danlu export runs/quickstart --to my-model --dtype bf16
+      danlu recipe show recipes/quickstart.yaml
     """
-    from danlu import stages
-    from danlu.export import export as write
-
-    folder = _run_folder(run)
-    trained = stages.open_trained(folder, _note)
-    path = write(trained, to or folder.export, dtype, replace)
-    click.echo(f"wrote {path} ({dtype}, step {trained.step})")
-
-
-@cli.group(name="recipe")
-def recipe_group() -> None:
-    """Look at recipes."""
 
 
 @recipe_group.command(name="show")
@@ -230,7 +256,9 @@ def recipe_show(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None
 
 @recipe_group.command(name="schema")
 def recipe_schema() -> None:
-    """Print the JSON Schema of a recipe, by which editors complete and check it.
+    """Print the JSON Schema of a recipe, for editors.
+
+    With it an editor completes and checks a recipe as you type.
 
     \b
     Example:
@@ -241,19 +269,29 @@ def recipe_schema() -> None:
     _print_json(recipes.json_schema())
 
 
-@cli.group(name="model")
+@cli.group(name="model", cls=_Verbs)
 def model_group() -> None:
-    """Look at models without training them."""
+    """Look at models without training them.
+
+    \b
+    Example:
+      danlu model show llama-3.1-8b
+    """
 
 
 @model_group.command(name="show")
 @click.argument("model", metavar="PRESET|RECIPE|FOLDER")
-@click.option("--sequence-length", type=click.IntRange(1), default=2048, show_default=True, help="Tokens, for the attention FLOPs.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Of the training.")
+@click.option(
+    "--sequence-length", type=click.IntRange(1), default=2048, show_default=True, help="Tokens, for the attention FLOPs."
+)
+@click.option(
+    "--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Of the training."
+)
 @JSON
 def model_show(model: str, sequence_length: int, precision: Any, as_json: bool) -> None:
-    """Parameters, FLOPs a token, and bytes of weights, gradients and optimizer.
+    """Print parameters, FLOPs a token and bytes of a model.
 
+    The bytes are those of weights, gradients and optimizer.
     MODEL is a preset (see `danlu model list`), a recipe, or a folder with a Hugging Face config.json.
 
     \b
@@ -262,7 +300,7 @@ def model_show(model: str, sequence_length: int, precision: Any, as_json: bool) 
       danlu model show recipes/quickstart.yaml --json
     """
     from danlu.model.describe import describe
-    from danlu.recipe.resolve import named_shape
+    from danlu.recipe.named import named_shape
 
     rows = describe(named_shape(model), sequence_length=sequence_length, precision=precision)
     if as_json:
@@ -277,17 +315,25 @@ def model_show(model: str, sequence_length: int, precision: Any, as_json: bool) 
 
 
 @model_group.command(name="list")
-def model_list() -> None:
+@JSON
+def model_list(as_json: bool) -> None:
     """The presets, smallest first.
 
     \b
     Example:
       danlu model list
     """
+    from danlu.model.counts import parameter_count
     from danlu.model.describe import preset_rows
 
-    for name, parameters, shape in preset_rows():
-        click.echo(f"{name:<20} {parameters:>8}  {shape.layers} layers, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}")
+    rows = preset_rows()
+    if as_json:
+        _print_json([{"preset": name, "parameters": parameter_count(shape), **shape.model_dump()} for name, _, shape in rows])
+        return
+    for name, parameters, shape in rows:
+        click.echo(
+            f"{name:<20} {parameters:>8}  {shape.layers} layers, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}"
+        )
 
 
 def _load(recipe: Path, overrides: tuple[str, ...]) -> Recipe:
@@ -298,10 +344,12 @@ def _load(recipe: Path, overrides: tuple[str, ...]) -> Recipe:
 
 
 def _open(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, RunFolder]:
+    """The recipe and its run folder: the given one, or, under a new name, another one below the folder of all runs."""
     from danlu.run_folder import RunFolder
 
     settings = _load(recipe, overrides)
-    return settings, RunFolder.create(settings, recipe if recipe.is_dir() else root / settings.name)
+    same = recipe.is_dir() and _load(recipe, ()).name == settings.name
+    return settings, RunFolder.create(settings, recipe if same else root / settings.name)
 
 
 def _run_folder(path: Path) -> RunFolder:
@@ -315,22 +363,49 @@ def _note(line: str) -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    # Where the terminal cannot show a character, its escape is still JSON, and a question mark would be another text.
+    click.echo(json.dumps(value, indent=2, ensure_ascii=codecs.lookup(sys.stdout.encoding).name != "utf-8"))
 
 
 def main() -> None:
     """Entry point: one line on stderr and an exit code for what a person can mend."""
+    _prepare_streams()
     try:
-        sys.exit(cli.main(prog_name="danlu", standalone_mode=False))
-    except DanluError as error:
-        click.echo(f"danlu: {error}", err=True)
-        sys.exit(error.exit_code)
+        code = cli.main(prog_name="danlu", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        code = _fail(_usage(error), EXIT_USAGE)
+    except DanluError as error:
+        code = _fail(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("danlu: stopped at once; what was saved before is intact", err=True)
-        sys.exit(EXIT_INTERRUPTED)
+        code = _fail("stopped at once; what was saved before is intact", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        # Who read the output is gone. What is still buffered goes nowhere, so that the interpreter does not stumble at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        from danlu.files import why
+
+        code = _fail(": ".join(str(part) for part in (error.filename, why(error)) if part), 1)
+    sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Print any text on any terminal: UTF-8 where Python fell back to ASCII, and a question mark for what an encoding lacks."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:  # closed by the shell, as with `>&-`
+            stream = open(os.devnull, "w")  # noqa: SIM115 - it stays open to the end
+            setattr(sys, name, stream)
+        ascii_only = codecs.lookup(stream.encoding).name == "ascii"
+        stream.reconfigure(encoding="utf-8" if ascii_only else None, errors="replace")
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    help_of = context.command_path if context is not None else "danlu"
+    return f"{' '.join(error.format_message().split())} (see {help_of} --help)"
+
+
+def _fail(line: str, code: int) -> int:
+    click.echo(f"danlu: {line}", err=True)
+    return code

@@ -9,20 +9,31 @@ from pathlib import Path
 from danlu.data import tokenizer as tokenizers
 from danlu.errors import DanluError, UserError
 from danlu.files import sync, why, write_json
-from danlu.model.families import to_hugging_face
+from danlu.model.families import TensorType, to_hugging_face
 from danlu.stages import Trained
 
-TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+TORCH_NAMES: dict[str, TensorType] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def check(folder: Path, replace: bool) -> None:
+    """UserError: the folder exists and is not to be replaced, or is no export."""
+    if not folder.exists():
+        return
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} exists and is no export; give another folder with --to")
+    if not replace:
+        raise UserError(f"{folder} exists; give another folder with --to, or --replace to overwrite it")
 
 
 def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
     """Write config.json, generation_config.json, safetensors and the tokenizer aside, then rename.
 
-    UserError: the folder exists and is not to be replaced. DanluError: the disk is full; nothing is left half written.
+    UserError: see ``check``. DanluError: it cannot be written (a full disk); nothing is left half written, and an export that
+    was to be replaced is still there.
     """
-    if folder.exists() and not (replace and (folder / "config.json").is_file()):
-        raise UserError(f"{folder} exists; give another folder with --to, or --replace for an export made before")
-    partial = folder.with_name(folder.name + ".partial")
+    check(folder, replace)
+    place = Path(os.path.abspath(folder))
+    partial, previous = place.with_name(f"{place.name}.partial"), place.with_name(f"{place.name}.previous")
     tokenizer = trained.tokenizer
     ends = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id}
     try:
@@ -36,10 +47,13 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
             shutil.copyfile(trained.prepared.folder / name, partial / name)
         for file in partial.iterdir():
             sync(file)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(partial, folder)
+        if place.exists():
+            shutil.rmtree(previous, ignore_errors=True)
+            os.replace(place, previous)
+        os.replace(partial, place)
+        shutil.rmtree(previous, ignore_errors=True)
     except OSError as error:
-        raise DanluError(f"{folder}: cannot be written: {why(error)}; nothing was left there") from error
+        raise DanluError(f"{folder}: cannot be written: {why(error)}; nothing was changed there") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder

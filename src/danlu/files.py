@@ -35,12 +35,20 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def aside(path: Path) -> Path:
+    """Where ``write_text`` writes before it renames; a killed process may leave it."""
+    return path.with_name(f".{path.name}.partial")
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file by one rename, so that a reader sees the old or the new text and a crash leaves one of them."""
-    aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(text, encoding="utf-8")
-    sync(aside)
-    os.replace(aside, path)
+    partial = aside(path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        sync(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -73,11 +81,13 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
             mine = os.fstat(handle).st_ino == os.stat(path).st_ino
         except (BlockingIOError, FileNotFoundError):
             mine = False
+        except OSError as error:
+            raise UserError(f"{path}: cannot be locked: {why(error)}; this file system may lack locks, use another") from None
         if not mine:
             raise UserError(f"{folder}: {busy}")
         try:
             yield
         finally:
-            os.unlink(path)
+            path.unlink(missing_ok=True)
     finally:
         os.close(handle)

@@ -2,93 +2,151 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 from typing import Any, TextIO
 
 from danlu import stages
+from danlu.data.prepared import Prepared, is_prepared
 from danlu.export import export
 from danlu.recipe import Recipe
 from danlu.run_folder import RunFolder
+from danlu.train.checkpoint import Checkpoint
 from danlu.watch.console import header
 from danlu.watch.format import count, duration
 from danlu.watch.report import write_report
 
-
-def run_stages(recipe: Recipe, run: RunFolder, stream: TextIO) -> None:
-    """Do every stage, say so, and write summary.json. Each stage reuses what is already there."""
-
-    def say(line: str = "") -> None:
-        print(line, file=stream, flush=True)
-
-    start = time.monotonic()
-    with stages.writing(run):
-        for number, stage in enumerate(recipe.stages, 1):
-            say(f"[{number}/{len(recipe.stages)}] {stage}")
-            began = time.monotonic()
-            _STAGES[stage](recipe, run, say, stream)
-            say(f"    {stage} done in {duration(time.monotonic() - began)}")
-            say()
-        if "train" in recipe.stages:
-            seconds = time.monotonic() - start
-            run.write("summary.json", {**run.read("summary.json"), "seconds": seconds})
-            write_report(run.path)
-            _tell(run, seconds, say, stream)
-
-
-def _prepare(recipe: Recipe, run: RunFolder, say: Callable[[str], None], _stream: TextIO) -> None:
-    stages.prepare(recipe, run, say)
-
-
-def _train(recipe: Recipe, run: RunFolder, say: Callable[[str], None], stream: TextIO) -> None:
-    stages.train(recipe, run, stages.prepare(recipe, run, say), stream)
-
-
-def _evaluate(_recipe: Recipe, run: RunFolder, say: Callable[[str], None], _stream: TextIO) -> None:
-    result = stages.evaluate(run, None, "text", say)
-    say(
-        f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, {result['bits_per_byte']:.4f} bits per byte, "
-        f"over {result['tokens']:,} tokens of {result['documents']:,} documents"
-    )
-
-
-def _generate(_recipe: Recipe, run: RunFolder, say: Callable[[str], None], _stream: TextIO) -> None:
-    for sample in stages.samples(run, say):
-        say(f"--- prompt {sample['prompt']!r}, continued:")
-        say(sample["prompt"] + sample["text"])
-
-
-def _export(_recipe: Recipe, run: RunFolder, say: Callable[[str], None], _stream: TextIO) -> None:
-    trained = stages.open_trained(run, say)
-    say(f"wrote {export(trained, run.export, 'fp32', replace=True)}")
-
-
-_STAGES: dict[str, Callable[[Recipe, RunFolder, Callable[[str], None], TextIO], None]] = {
-    "prepare": _prepare,
-    "train": _train,
-    "evaluate": _evaluate,
-    "generate": _generate,
-    "export": _export,
+PURPOSE = {
+    "prepare": "turn the text into tokens",
+    "train": "train the model",
+    "evaluate": "measure it on text that was held out",
+    "generate": "let it continue the recipe's prompts",
+    "export": "write it in the Hugging Face layout",
 }
 
 
-def _tell(run: RunFolder, seconds: float, say: Callable[..., None], stream: TextIO) -> None:
-    """What happened, and three commands worth trying next."""
-    summary: dict[str, Any] = run.read("summary.json")
+def run_stages(recipe: Recipe, run: RunFolder, stream: TextIO) -> None:
+    """Do every stage, say so, and write summary.json. A stage whose result is there already is not done again."""
+    with stages.writing(run):
+        _Pipeline(recipe, run, stream).run()
+
+
+class _Pipeline:
+    """One ``danlu run``. Data and model are opened once, by the first stage that needs them."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, stream: TextIO) -> None:
+        self.recipe, self.folder, self.stream = recipe, run, stream
+
+    def run(self) -> None:
+        start = time.monotonic()
+        told = []
+        for number, stage in enumerate(self.recipe.stages, 1):
+            self.say(f"[{number}/{len(self.recipe.stages)}] {stage}: {PURPOSE[stage]}")
+            began = time.monotonic()
+            reused = getattr(self, f"_{stage}")()
+            told.append(f"{stage} (reused)" if reused else stage)
+            self.say(f"    {'reused' if reused else 'done'} in {duration(time.monotonic() - began)}")
+            self.say()
+        summary = self.folder.read("summary.json")
+        if "train" in told:
+            summary["seconds"] = time.monotonic() - start
+            self.folder.write("summary.json", summary)
+            write_report(self.folder.path)
+        self.say("What happened")
+        header([("stages", ", ".join(told)), *_outcome(summary or {}), *self._report_row()], self.stream)
+        self.say()
+        self.say("Worth trying next")
+        for command in next_commands(self.recipe, self.folder):
+            self.say(f"  {command}")
+
+    def say(self, line: str = "") -> None:
+        print(line, file=self.stream, flush=True)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        return stages.prepare(self.recipe, self.folder, self.say)
+
+    @cached_property
+    def newest(self) -> Checkpoint:
+        return stages.newest(self.folder, self.say)
+
+    @cached_property
+    def trained(self) -> stages.Trained:
+        return stages.open_trained(self.folder, self.say)
+
+    # Each stage says whether its result was there already.
+
+    def _prepare(self) -> bool:
+        reused = is_prepared(self.folder.data)
+        _ = self.prepared
+        return reused
+
+    def _train(self) -> bool:
+        summary = stages.finished(self.recipe, self.folder, self.prepared, self.say)
+        if summary is not None:
+            self.say(f"already trained: {summary['steps']} of {self.recipe.train.steps} steps")
+            return True
+        stages.train(self.recipe, self.folder, self.prepared, self.stream)
+        return False
+
+    def _evaluate(self) -> bool:
+        kept = stages.kept_evaluation(self.folder, self.newest)
+        result = kept or stages.evaluate(self.trained, self.folder)
+        self.say(
+            f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, "
+            f"{result['bits_per_byte']:.4f} bits per byte, over {result['tokens']:,} tokens of {result['documents']:,} documents"
+        )
+        return kept is not None
+
+    def _generate(self) -> bool:
+        kept = stages.kept_samples(self.folder, self.newest, self.recipe.generate)
+        for sample in kept or stages.samples(self.trained, self.folder):
+            self.say(f"--- prompt {sample['prompt']!r}, continued:")
+            self.say(sample["prompt"] + sample["text"])
+        return kept is not None
+
+    def _export(self) -> bool:
+        self.say(f"wrote {export(self.trained, self.folder.export, 'fp32', replace=True)}")
+        return False
+
+    def _report_row(self) -> list[tuple[str, str]]:
+        report = self.folder.path / "report.html"
+        return [("report", str(report))] if report.is_file() else []
+
+
+def _outcome(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """The rows of a trained run; none for a run that is not trained yet."""
+    if not summary:
+        return []
     first, validation = summary["first_loss"], summary["last_validation_loss"]
-    rows = [
-        ("model", f"{count(summary['parameters'])} parameters, trained {summary['steps']} steps on {count(summary['tokens'])} tokens"),
-        ("loss", f"{first:.3f} at the first step, {summary['last_loss']:.3f} at the last"),
-    ]
-    if validation is not None:
-        rows.append(("validation", f"loss {validation:.3f} on text it has not seen, {validation / first:.0%} of the first step's"))
+    trained = f"trained {summary['steps']} steps on {count(summary['tokens'])} tokens"
+    rows = [("model", f"{count(summary['parameters'])} parameters, {trained}")]
+    if first is not None:  # no step was finite
+        rows.append(("loss", f"{first:.3f} at the first step, {summary['last_loss']:.3f} at the last"))
+    if first is not None and validation is not None:
+        rows.append(("validation", f"loss {validation:.3f} on text held out, {validation / first:.0%} of the first step's"))
     if summary["tokens_per_second"]:
-        rows.append(("speed", f"{summary['tokens_per_second']:,.0f} tokens/s in the steps; {duration(seconds)} for all stages"))
-    rows.append(("report", str(run.path / "report.html")))
-    say("What happened")
-    header(rows, stream)
-    say()
-    say("Worth trying next")
-    say(f"  danlu generate {run.path} --prompt 'def '")
-    say(f"  danlu evaluate {run.path} --file README.md")
-    say(f"  danlu export {run.path} --to my-model")
+        speed, whole = summary["tokens_per_second"], duration(summary["seconds"])
+        rows.append(("speed", f"{speed:,.0f} tokens/s in the steps; {whole} for all stages"))
+    return rows
+
+
+def next_commands(recipe: Recipe, run: RunFolder) -> list[str]:
+    """Three commands that work as they stand, where danlu was started."""
+    folder = shlex.quote(str(run.path))
+    if not run.checkpoints.is_dir():
+        return [f"danlu train {folder}", f"danlu recipe show {folder}", "danlu model list"]
+    own_text = Path("README.md")
+    evaluate = f"danlu recipe show {folder}"
+    if own_text.is_file() and own_text.stat().st_size:
+        evaluate = f"danlu evaluate {folder} --file {own_text}"
+    elif recipe.data.validation_fraction:
+        evaluate = f"danlu evaluate {folder}"
+    prompt = next((text for text in recipe.generate.prompts if text.strip() and text.isprintable()), "The ")
+    return [
+        f"danlu generate {folder} --prompt {shlex.quote(prompt)}",
+        evaluate,
+        f"danlu export {folder}" + (" --replace" if run.export.exists() else ""),
+    ]

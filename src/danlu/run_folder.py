@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from danlu import recipe as recipes
-from danlu.errors import UserError
-from danlu.files import write_json, write_text
+from danlu.errors import DanluError, UserError
+from danlu.files import aside, locked, why, write_json, write_text
 from danlu.recipe import Recipe
 
 RECIPE = "recipe.yaml"
+BUSY = "another danlu process works on this run; wait for it, or give this one another name"
 NAMED_DIFFERENCES = 3
 
 
@@ -28,35 +29,35 @@ class RunFolder:
 
     @classmethod
     def create(cls, recipe: Recipe, path: Path) -> RunFolder:
-        """The folder of this recipe's run, made if it is not there.
+        """The folder of this recipe's run, made if it is not there; its recipe.yaml is then this recipe.
 
-        UserError: it holds the run of another recipe, or something that is no run.
+        UserError: it holds the run of another recipe or something that is no run, another process writes it, or it cannot be
+        written.
         """
         run = cls(path)
-        if run.recipe_file.is_file():
-            conflicts = recipes.resume_conflicts(recipes.load(run.recipe_file), recipe)
-            if conflicts:
-                named = "; ".join(f"{path} was {old!r}, is now {new!r}" for path, old, new in conflicts[:NAMED_DIFFERENCES])
-                more = f" and {len(conflicts) - NAMED_DIFFERENCES} more" if len(conflicts) > NAMED_DIFFERENCES else ""
-                raise UserError(
-                    f"{run.path} holds the run of another recipe ({named}{more}); "
-                    f"give this one another name (name={recipe.name}-2) or delete the folder"
-                )
-        elif run.path.is_dir() and any(run.path.iterdir()):
-            raise UserError(f"{run.path} is not empty and holds no {RECIPE}; give the run another name or clear the folder")
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            write_text(run.recipe_file, recipes.dump(recipe))
-        except OSError as error:
-            raise UserError(f"{run.path}: cannot be written: {error.strerror}") from None
+        with locked(path, BUSY):
+            try:
+                if run.recipe_file.is_file():
+                    _check_same(recipes.load(run.recipe_file), recipe, path)
+                elif path.is_dir() and set(path.iterdir()) - {aside(run.recipe_file)}:
+                    raise UserError(f"{path} is not empty and holds no {RECIPE}; give the run another name or clear the folder")
+                path.mkdir(exist_ok=True)
+                write_text(run.recipe_file, recipes.dump(recipe))
+            except OSError as error:
+                raise UserError(f"{path}: cannot be written: {why(error)}") from None
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """A folder that a run has written. UserError: it is none."""
         run = cls(path)
-        if not run.recipe_file.is_file():
-            raise UserError(f"{path}: not a run folder (no {RECIPE} in it); give the folder that `danlu run` or `danlu train` wrote")
+        try:
+            found = run.recipe_file.is_file()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {why(error)}") from None
+        if not found:
+            way_out = "give the folder that `danlu run` or `danlu train` wrote"
+            raise UserError(f"{path}: not a run folder (no {RECIPE} in it); {way_out}")
         return run
 
     def load_recipe(self) -> Recipe:
@@ -64,15 +65,32 @@ class RunFolder:
         return recipes.load(self.recipe_file)
 
     def write(self, name: str, value: Any) -> None:
-        """Write a JSON file of the run."""
-        write_json(self.path / name, value)
+        """Write a JSON file of the run. DanluError: it cannot be written (a full disk); the old one is still there."""
+        try:
+            write_json(self.path / name, value)
+        except OSError as error:
+            raise DanluError(f"{self.path / name}: cannot be written: {why(error)}") from None
 
     def read(self, name: str) -> Any:
-        """Read a JSON file of the run; None if it is not there."""
+        """Read a JSON file of the run; None if it is not there. UserError: it is damaged."""
         path = self.path / name
-        if not path.is_file():
-            return None
         try:
             return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {why(error)}") from None
         except ValueError as error:
             raise UserError(f"{path}: damaged JSON ({error}); delete it, the next stage writes it anew") from None
+
+
+def _check_same(old: Recipe, new: Recipe, folder: Path) -> None:
+    conflicts = recipes.resume_conflicts(old, new)
+    if not conflicts:
+        return
+    named = "; ".join(f"{field} was {before!r}, is now {after!r}" for field, before, after in conflicts[:NAMED_DIFFERENCES])
+    more = f" and {len(conflicts) - NAMED_DIFFERENCES} more" if len(conflicts) > NAMED_DIFFERENCES else ""
+    raise UserError(
+        f"{folder} holds the run of another recipe ({named}{more}); "
+        f"give this one another name (name={new.name}-2) or delete the folder"
+    )

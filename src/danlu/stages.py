@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import platform
-
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -21,17 +20,24 @@ from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
 from danlu.engines.base import Engine, Sampling
 from danlu.errors import UserError
-from danlu.files import locked
+from danlu.files import locked, sha256
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, resolve_shape
-from danlu.run_folder import RunFolder
+from danlu.recipe.sections import GenerateSection
+from danlu.run_folder import BUSY, RunFolder
 from danlu.train import checkpoint
+from danlu.train.checkpoint import Checkpoint
 from danlu.train.loop import train as train_loop
 from danlu.watch import probes
 from danlu.watch.report import write_report
 
 EVALUATION_TOKENS = 8192
 """Tokens of a batch outside training, where no gradient needs memory."""
+CONTEXT = 8
+"""Tokens before a new one that are decoded with it: enough to hold a whole character, and the blank that some tokenizers take
+off the beginning of a text."""
+
+Report = Callable[[str], None]
 
 
 class Trained(NamedTuple):
@@ -43,59 +49,93 @@ class Trained(NamedTuple):
     prepared: Prepared
     recipe: Recipe
     step: int
+    identity: str
+    """Names the checkpoint and its content; what was made from it can be told from what was not."""
 
 
 @contextmanager
 def writing(run: RunFolder) -> Iterator[None]:
     """Hold the run folder for one process. UserError: another one trains in it."""
-    with locked(run.path, "another danlu process works on this run; wait for it, or give this one another name"):
+    with locked(run.path, BUSY):
         yield
 
 
-def prepare(recipe: Recipe, run: RunFolder, report: Callable[[str], None]) -> Prepared:
+def prepare(recipe: Recipe, run: RunFolder, report: Report) -> Prepared:
     """Raw text to shards in the run's data folder; reused when it is there."""
     return prepare_data(recipe, run.data, report)
 
 
 def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) -> dict[str, Any]:
-    """Train, or go on training, and write summary.json and report.html whatever way it ends."""
+    """Train, or go on training, and write summary.json and report.html whatever way it ends. Returns the summary."""
     start = time.monotonic()
     shape = resolve_shape(recipe, prepared.vocab_size)
     engine = engines.create(recipe, shape)
-    run.write("environment.json", {"danlu": __version__, "python": platform.python_version(), **engine.versions(), **probes.machine()})
+    versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
+    run.write("environment.json", versions | probes.machine())
     try:
         summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
-        run.write("summary.json", {**summary, "seconds": time.monotonic() - start})
-        return summary
-    finally:
-        write_report(run.path)
+    except BaseException:
+        # What ended the run is what a person must hear of, not a report that a full disk cannot take.
+        with suppress(UserError):
+            write_report(run.path)
+        raise
+    summary["seconds"] = time.monotonic() - start
+    run.write("summary.json", summary)
+    write_report(run.path)
+    return summary
 
 
-def open_trained(run: RunFolder, report: Callable[[str], None]) -> Trained:
-    """Load the newest good checkpoint of a run. UserError: there is none."""
-    recipe = run.load_recipe()
-    prepared = Prepared.open(run.data)
+def finished(recipe: Recipe, run: RunFolder, prepared: Prepared, report: Report) -> dict[str, Any] | None:
+    """The summary of a run that is trained to its last step on this data; None while there is something left to do."""
+    found = checkpoint.latest(run.checkpoints, report)
+    if found is None or found.step < recipe.train.steps or found.state.get("data") != prepared.fingerprint:
+        return None
+    summary: dict[str, Any] | None = run.read("summary.json")
+    return summary if summary and summary.get("steps") == found.step else None
+
+
+def identity(found: Checkpoint) -> str:
+    """Such as ``step-00000300 1f3a9c0e5b7d2468``: the manifest, and with it every file of the checkpoint."""
+    return f"{found.path.name} {sha256(found.path / checkpoint.MANIFEST)[:16]}"
+
+
+def newest(run: RunFolder, report: Report) -> Checkpoint:
+    """The newest good checkpoint of a run. UserError: there is none."""
     found = checkpoint.latest(run.checkpoints, report)
     if found is None:
         raise UserError(f"{run.path}: nothing is trained yet (no checkpoint); run: danlu train {run.path}")
+    return found
+
+
+def open_trained(run: RunFolder, report: Report) -> Trained:
+    """Load the newest good checkpoint of a run. UserError: there is none, or the run's data is not what it was trained on."""
+    recipe = run.load_recipe()
+    found = newest(run, report)
+    prepared = Prepared.open(run.data)
+    if found.state.get("data") != prepared.fingerprint:
+        raise UserError(
+            f"{found.path} was trained on other data, or with another tokenizer, than {run.data} holds; bring that data back"
+        )
     shape = resolve_shape(recipe, prepared.vocab_size)
     engine = engines.create(recipe, shape)
     engine.load_weights(found.path)
-    return Trained(engine, shape, tokenizers.load(prepared.folder), prepared, recipe, found.step)
+    return Trained(engine, shape, tokenizers.load(prepared.folder), prepared, recipe, found.step, identity(found))
 
 
-def evaluate(run: RunFolder, file: Path | None, text_field: str, report: Callable[[str], None]) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte on the whole validation split, or on a file of any kind that `data.sources` takes."""
-    trained = open_trained(run, report)
-    if file is not None:
-        with text_stream(file, trained.tokenizer, text=text_field, report=report) as stream:
-            return {"source": str(file), **_measure(trained, stream)}
+def evaluate(trained: Trained, run: RunFolder) -> dict[str, Any]:
+    """Loss, perplexity and bits per byte on the whole validation split; written to evaluation.json."""
     if not trained.prepared.validation.tokens:
         raise UserError("data.validation_fraction is 0, so that nothing is held out; give a text with --file")
     result = {"source": "validation", **_measure(trained, trained.prepared.validation)}
     run.write("evaluation.json", result)
     write_report(run.path)
     return result
+
+
+def evaluate_file(trained: Trained, file: Path, text_field: str, report: Report) -> dict[str, Any]:
+    """The same on a file, folder or glob of any kind that `data.sources` takes; nothing is written."""
+    with text_stream(file, trained.tokenizer, text=text_field, report=report) as stream:
+        return {"source": str(file), **_measure(trained, stream)}
 
 
 def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
@@ -114,6 +154,7 @@ def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
     loss = nats / tokens
     return {
         "step": trained.step,
+        "checkpoint": trained.identity,
         "loss": loss,
         "perplexity": math.exp(min(loss, 700.0)),
         "bits_per_byte": nats / math.log(2) / stream.text_bytes,
@@ -123,31 +164,76 @@ def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
     }
 
 
-def generate(trained: Trained, prompt: str, sampling: Sampling) -> Iterator[str]:
-    """The continuation of a prompt, piece by piece; no piece ends inside a character."""
+def generate(trained: Trained, prompt: str, settings: GenerateSection, number: int = 0) -> Iterator[str]:
+    """The continuation of a prompt, piece by piece; no piece ends inside a character.
+
+    ``number`` tells apart the prompts of one call, so that each is drawn with a seed of its own.
+    UserError, before the first piece: the prompt is no text, or too long.
+    """
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"the prompt is not UTF-8 (at character {error.start}); give it as UTF-8") from None
     tokenizer = trained.tokenizer
+    ids = tokenizer.encode(prompt)
     begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
-    tokens: list[int] = []
-    shown = ""
-    for token in trained.engine.generate(begin + tokenizer.encode(prompt), sampling, tokenizer.end_id):
-        tokens.append(token)
-        text = tokenizer.decode(tokens, skip_special_tokens=True)
-        if not text.endswith("\ufffd"):  # half a character: the rest comes with the next token
+    # Without a token that begins a document, the one that ends the document before stands in for it, as GPT-2 has it.
+    start = begin + ids or [tokenizer.end_id]
+    sampling = Sampling(settings.max_tokens, settings.temperature, settings.top_k, settings.top_p, settings.seed + number)
+    return text_pieces(tokenizer, ids, trained.engine.generate(start, sampling, tokenizer.end_id))
+
+
+def text_pieces(tokenizer: Tokenizer, before: list[int], new: Iterable[int]) -> Iterator[str]:
+    """The text that new tokens add behind those before, as soon as its last character is whole."""
+    window = before[-CONTEXT:]
+    shown = tokenizer.decode(window, skip_special_tokens=True)
+    text = shown
+    for token in new:
+        window.append(token)
+        text = tokenizer.decode(window, skip_special_tokens=True)
+        if text.endswith("\ufffd"):  # half a character: the rest comes with the next token
+            continue
+        if len(text) > len(shown):
             yield text[len(shown) :]
-            shown = text
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
+        window = window[-CONTEXT:]
+        shown = text = tokenizer.decode(window, skip_special_tokens=True)
     if len(text) > len(shown):
         yield text[len(shown) :]
 
 
-def samples(run: RunFolder, report: Callable[[str], None]) -> list[dict[str, Any]]:
+def samples(trained: Trained, run: RunFolder) -> list[dict[str, Any]]:
     """The recipe's prompts continued; written to samples.json."""
-    trained = open_trained(run, report)
     settings = trained.recipe.generate
-    made = []
-    for number, prompt in enumerate(settings.prompts):
-        sampling = Sampling(settings.max_tokens, settings.temperature, settings.top_k, settings.top_p, settings.seed + number)
-        made.append({"prompt": prompt, "text": "".join(generate(trained, prompt, sampling)), "step": trained.step})
+    made = [
+        {
+            "prompt": prompt,
+            "text": "".join(generate(trained, prompt, settings, number)),
+            **_drawn(trained.identity, trained.step, settings),
+        }
+        for number, prompt in enumerate(settings.prompts)
+    ]
     run.write("samples.json", made)
     write_report(run.path)
     return made
+
+
+def _drawn(identity: str, step: int, settings: GenerateSection) -> dict[str, Any]:
+    return {"step": step, "checkpoint": identity, **settings.model_dump(exclude={"prompts"})}
+
+
+def kept_evaluation(run: RunFolder, found: Checkpoint) -> dict[str, Any] | None:
+    """The evaluation of this very checkpoint, if one was made."""
+    result = run.read("evaluation.json")
+    return result if isinstance(result, dict) and result.get("checkpoint") == identity(found) else None
+
+
+def kept_samples(run: RunFolder, found: Checkpoint, settings: GenerateSection) -> list[dict[str, Any]] | None:
+    """The samples of this very checkpoint, if they were drawn with these settings."""
+    made = run.read("samples.json")
+    if not isinstance(made, list) or not all(isinstance(sample, dict) for sample in made):
+        return None
+    drawn = _drawn(identity(found), found.step, settings)
+    wanted = [
+        {"prompt": prompt, "text": sample.get("text"), **drawn} for prompt, sample in zip(settings.prompts, made, strict=False)
+    ]
+    return made if made == wanted and len(made) == len(settings.prompts) else None

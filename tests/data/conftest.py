@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from danlu.recipe.sections import DataSection, ModelSection, Recipe
 settings.register_profile("no deadline", deadline=None)  # the machine may be busy
 settings.load_profile("no deadline")
 
-WORDS = "炉火 纯青 the quick brown fox def return self import 🐉 données été 模型 训练 of and to a in that it is was".split()
+_TEXT = "炉火 纯青 the quick brown fox def return self import 🐉 données été 模型 训练 of and to a in that it is was"
+WORDS = _TEXT.split()
 
 
 def lines(count: int, words: int = 40) -> list[str]:
@@ -30,7 +30,9 @@ def write_jsonl(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def recipe(sources: list[dict[str, Any]], vocab_size: int | None = 400, model: dict[str, Any] | None = None, **data: Any) -> Recipe:
+def recipe(
+    sources: list[dict[str, Any]], vocab_size: int | None = 400, model: dict[str, Any] | None = None, **data: Any
+) -> Recipe:
     """A recipe over `sources`; short sequences, since the corpora are small."""
     if vocab_size is not None:
         data.setdefault("tokenizer", {"train": {"vocab_size": vocab_size}})
@@ -40,21 +42,6 @@ def recipe(sources: list[dict[str, Any]], vocab_size: int | None = 400, model: d
         model=ModelSection.model_validate(model or {"preset": "llama-5m"}),
         data=DataSection.model_validate({"sources": sources} | data),
     )
-
-
-@pytest.fixture
-def make_recipe() -> Callable[..., Recipe]:
-    return recipe
-
-
-@pytest.fixture
-def make_lines() -> Callable[..., list[str]]:
-    return lines
-
-
-@pytest.fixture
-def jsonl() -> Callable[[Path, list[str]], Path]:
-    return write_jsonl
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import math
 import pickle
 import time
 from pathlib import Path
@@ -31,7 +33,7 @@ def truth(documents: list[list[int]], start: int, length: int, mask: bool) -> di
     sample: dict[str, list[int]] = {"inputs": [token for _, token in window[:-1]], "targets": [token for _, token in window[1:]]}
     if mask:
         sample["targets"] = [
-            target if number == next_number else -100 for (number, _), (next_number, target) in zip(window, window[1:], strict=False)
+            target if number == next_number else -100 for (number, _), (next_number, target) in itertools.pairwise(window)
         ]
         sample["documents"] = [number - window[0][0] for number, _ in window[:-1]]
         sample["positions"] = [
@@ -74,9 +76,12 @@ def test_shapes_and_types(stream: TokenStream) -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 6, 12])
 @pytest.mark.parametrize("micro_batch", [1, 2])
-def test_the_global_batch_does_not_depend_on_ranks_and_micro_batches(stream: TokenStream, world_size: int, micro_batch: int) -> None:
+def test_the_global_batch_does_not_depend_on_ranks_and_micro_batches(
+    stream: TokenStream, world_size: int, micro_batch: int
+) -> None:
     if 12 % (world_size * micro_batch):
-        pytest.raises(ValueError, batches, stream, global_batch=12, micro_batch=micro_batch, world_size=world_size)
+        with pytest.raises(ValueError):
+            batches(stream, global_batch=12, micro_batch=micro_batch, world_size=world_size)
         return
     for step in (0, 3, 1000):
         whole = batches(stream, global_batch=12, micro_batch=12)[step]["inputs"].reshape(12, LENGTH)
@@ -109,6 +114,12 @@ def test_a_step_is_a_function_of_seed_and_step(stream: TokenStream) -> None:
         made[-1]
 
 
+def test_ranks_that_are_not_there(stream: TokenStream) -> None:
+    for rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"rank {rank} of world_size 2"):
+            batches(stream, rank=rank, world_size=2)
+
+
 def test_too_few_tokens(tmp_path: Path) -> None:
     assert batches(write(tmp_path / "9", [[1] * 9], 100)).samples == 1
     with pytest.raises(ValueError, match="8 tokens hold no sample of sequence_length 8"):
@@ -129,7 +140,8 @@ def test_evaluation_has_every_target_once_in_order(
     stream = write(tmp_path_factory.mktemp("s"), documents, 10)
     made = list(evaluation_batches(stream, sequence_length=length, batch=batch, document_mask=mask))
     total = sum(lengths)
-    assert len(made) == -(-(-(-(total - 1) // length)) // batch)
+    windows = math.ceil((total - 1) / length)
+    assert len(made) == math.ceil(windows / batch)
     targets, rows = [], 0
     for found in made:
         assert all(array.shape == (batch, length) for array in found.values())

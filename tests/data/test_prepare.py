@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -25,7 +26,7 @@ def texts(made: Prepared, stream: TokenStream) -> list[str]:
     loaded = tokenizer.load(made.tokenizer_path)
     starts = [*stream.document_starts(0, stream.tokens).tolist(), stream.tokens]
     found = []
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in itertools.pairwise(starts):
         ids = stream.window(start, stop - start).tolist()
         assert ids[-1] == made.end_id
         if made.begin_id is not None:
@@ -93,15 +94,15 @@ def test_weights_are_passes_and_validation_is_read_once(tmp_path: Path) -> None:
     )
 
 
-def test_documents_in_are_kept_empty_or_bad(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
+def test_documents_in_are_kept_empty_or_bad(source: Path, tmp_path: Path) -> None:
+    folder, source = source, source / "a.jsonl"
     write_jsonl(source, [*lines(200), " ", ""])
     with source.open("a") as file:
         file.write('{"no": 1}\nbroken\n')
-    (tmp_path / "b.txt").write_text("a file")
-    (tmp_path / "c.bin").write_bytes(b"1")
+    (folder / "b.txt").write_text("a file")
+    (folder / "c.bin").write_bytes(b"1")
     said: list[str] = []
-    made = prepare(recipe([{"path": str(tmp_path)}], bad_line_limit=0.05), tmp_path / "data", said.append)
+    made = prepare(recipe([{"path": str(folder)}], bad_line_limit=0.05), tmp_path / "data", said.append)
     counted = made.index["report"]
     assert (counted["records"], counted["documents"], counted["empty"], counted["bad"]) == (205, 201, 2, 2)
     assert counted["ignored"] == {".bin": 1}
@@ -163,7 +164,7 @@ def test_a_tokenizer_that_loses_text_is_named(corpus: Path, tmp_path: Path) -> N
 
 def test_wide_ids_take_four_bytes(corpus: Path, prepared: Prepared, tmp_path: Path) -> None:
     content = json.loads(prepared.tokenizer_path.read_text())
-    content["added_tokens"].append(content["added_tokens"][0] | {"id": 70_000, "content": "<far>"})
+    content["model"]["vocab"]["far"] = 70_000
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     made = prepare(recipe([{"path": str(corpus)}], None, tokenizer={"path": str(tmp_path)}), tmp_path / "data", quiet)
     assert made.vocab_size > 65_536
@@ -205,6 +206,15 @@ def test_a_folder_of_other_settings(prepared: Prepared, corpus: Path, change: di
         prepare(recipe([source], **({"shard_tokens": 4000} | change)), prepared.folder, quiet)
     assert message in str(caught.value)
     assert "use another run folder, or delete the folder and run `danlu prepare` again" in str(caught.value)
+
+
+def test_a_folder_of_another_version(prepared: Prepared, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(prepared.folder, tmp_path / "data"))
+    index = json.loads((folder / "index.json").read_text())
+    index["data"]["unheard_of"] = 1
+    (folder / "index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="was prepared by another version of danlu"):
+        prepare(recipe([{"path": str(corpus)}], shard_tokens=4000), folder, quiet)
 
 
 def test_sources_that_changed_since_are_said(tmp_path: Path) -> None:

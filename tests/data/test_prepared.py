@@ -52,7 +52,9 @@ def test_an_altered_shard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     data = np.fromfile(path, "<u2")
     data[7] ^= 1
     data.tofile(path)
-    with pytest.raises(UserError, match=r"train-00001\.tokens: altered since it was written \(SHA-256 .* run `danlu prepare` again"):
+    with pytest.raises(
+        UserError, match=r"train-00001\.tokens: altered since it was written \(SHA-256 .* run `danlu prepare` again"
+    ):
         Prepared.open(folder)
     assert Prepared.open(folder, verify=False).train.tokens > 0
     monkeypatch.setattr(module, "VERIFY_BELOW", 100)
@@ -76,7 +78,9 @@ def test_another_tokenizer_in_its_place(folder: Path) -> None:
         Prepared.open(folder)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 99}', '{"format": 1}', '{"format": 1, "splits": {"train": {"shards": 3}}}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"format": 99}', '{"format": 1}', '{"format": 1, "splits": {"train": {"shards": 3}}}']
+)
 def test_a_damaged_index(folder: Path, content: str) -> None:
     (folder / "index.json").write_text(content)
     with pytest.raises(UserError, match=r"index\.json: .* run `danlu prepare` again") as caught:

@@ -28,7 +28,9 @@ TEXTS = ["plain", "炼丹 炼丹", "emoji 🐉\r\n", "tab\tand \x00 \x1b control
 
 def run(path: Path, text: str = "text", limit: float = 1.0) -> tuple[list[str], Ledger]:
     ledger = Ledger(limit)
-    found = [document.text for document in documents(resolve([Source.model_validate({"path": str(path), "text": text})]).files, ledger)]
+    found = [
+        document.text for document in documents(resolve([Source.model_validate({"path": str(path), "text": text})]).files, ledger)
+    ]
     assert ledger.documents == len(found)
     assert ledger.text_bytes == sum(len(t.encode()) for t in found)
     return found, ledger
@@ -69,7 +71,11 @@ def test_json(tmp_path: Path, compression: str, indent: int | None) -> None:
     assert run(write(tmp_path / f"l.json{compression}", as_lines(TEXTS)))[0] == TEXTS, "JSON lines under another name"
 
 
-@given(st.lists(st.text(max_size=50).filter(lambda t: t.strip() != ""), max_size=20), st.sampled_from([1, 2, 3, 7, 64]), st.booleans())
+@given(
+    st.lists(st.text(max_size=50).filter(lambda t: t.strip() != ""), max_size=20),
+    st.sampled_from([1, 2, 3, 7, 64]),
+    st.booleans(),
+)
 def test_json_in_any_pieces(tmp_path_factory: pytest.TempPathFactory, texts: list[str], chunk: int, escaped: bool) -> None:
     from danlu.data import json_values
 
@@ -101,7 +107,13 @@ def test_parquet(tmp_path: Path, rows: int) -> None:
 
 
 def test_nested_field_and_dotted_name(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"a": {"b": {"c": "deep"}}}, {"a.b.c": "flat"}, {"a": "x"}, {"a": {"b": None}}, {"a": {"b": {"c": 1}}}]
+    rows: list[dict[str, Any]] = [
+        {"a": {"b": {"c": "deep"}}},
+        {"a.b.c": "flat"},
+        {"a": "x"},
+        {"a": {"b": None}},
+        {"a": {"b": {"c": 1}}},
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found, ledger = run(tmp_path / "a.jsonl", "a.b.c")
     assert found == ["deep", "flat"]
@@ -154,7 +166,12 @@ def test_the_byte_offset_counts_from_the_beginning_of_the_file(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("encoding", "hint"),
-    [("gb18030", "it looks like GBK"), ("utf-16", "it looks like UTF-16"), ("utf-16-le", "it looks like UTF-16"), ("latin-1", "")],
+    [
+        ("gb18030", "it looks like GBK"),
+        ("utf-16", "it looks like UTF-16"),
+        ("utf-16-le", "it looks like UTF-16"),
+        ("latin-1", ""),
+    ],
 )
 def test_other_encodings_are_named(tmp_path: Path, encoding: str, hint: str) -> None:
     text = "un été où les élèves étaient là" if encoding == "latin-1" else "a plain text, 大模型的训练需要很多耐心。" * 5
@@ -166,7 +183,10 @@ def test_other_encodings_are_named(tmp_path: Path, encoding: str, hint: str) -> 
     assert (found, ledger.bad) == ([], 1)
     assert hint in ledger.examples[0]
     assert ("looks like" in ledger.examples[0]) == bool(hint)
-    assert f"at byte {0 if encoding != 'gb18030' else text.index('大')}" in ledger.examples[0] or encoding in ("utf-16-le", "latin-1")
+    assert f"at byte {0 if encoding != 'gb18030' else text.index('大')}" in ledger.examples[0] or encoding in (
+        "utf-16-le",
+        "latin-1",
+    )
 
 
 BAD_JSON = [
@@ -190,7 +210,14 @@ def test_bad_json(tmp_path: Path, data: bytes, kept: list[str], reason: str) -> 
 
 
 def test_empty_files_and_blank_texts_are_empty_not_bad(tmp_path: Path) -> None:
-    for name, data in [("a.txt", b""), ("b.md", b" \n\t"), ("c.json", b""), ("d.json", b"[]"), ("e.jsonl", b""), ("f.txt", "\u3000".encode())]:
+    for name, data in [
+        ("a.txt", b""),
+        ("b.md", b" \n\t"),
+        ("c.json", b""),
+        ("d.json", b"[]"),
+        ("e.jsonl", b""),
+        ("f.txt", "\u3000".encode()),
+    ]:
         write(tmp_path / name, data)
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "g.parquet")
     found, ledger = run(tmp_path)
@@ -220,7 +247,7 @@ def test_damaged_and_misnamed_files(tmp_path: Path) -> None:
     (tmp_path / "d.parquet").write_bytes(b"no parquet at all, but long enough to look at")
     (tmp_path / "e.txt").write_bytes(zlib.compress(bytes(range(256)) * 9))
     os.symlink("/proc/self/mem", tmp_path / "f.txt")
-    found, ledger = run(tmp_path)
+    ledger = run(tmp_path)[1]
     assert ledger.bad == ledger.files == 6
     assert [os.path.basename(example.split(":")[0]) for example in ledger.examples] == sorted(os.listdir(tmp_path))
     assert "Input/output error" in ledger.examples[5]
@@ -274,7 +301,7 @@ def test_the_limit_on_bad_records(tmp_path: Path) -> None:
 
 def test_far_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", b"bad\n" * 5000 + as_lines(["good"] * 10))
-    with pytest.raises(UserError, match="^1,000 of 1,000 records are bad"):
+    with pytest.raises(UserError, match=r"^1,000 of 1,000 records are bad"):
         run(path, limit=0.5)
 
 
@@ -318,7 +345,9 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 count = sum(1 for _ in documents(files, Ledger()))
 print(count, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
-    result = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120, check=True
+    )
     documents_read, megabytes = result.stdout.split()
     assert int(documents_read) == 3 * count + count // 20 * 20
     assert float(megabytes) < 60

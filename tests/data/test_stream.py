@@ -32,7 +32,12 @@ def test_the_smallest_type_that_holds_every_id() -> None:
 
 def test_files_are_flat_and_little_endian(tmp_path: Path) -> None:
     made = write(tmp_path, [[1, 2, 3], [258], [70000]], 4, "<u4")
-    assert sorted(os.listdir(tmp_path)) == ["train-00000.starts", "train-00000.tokens", "train-00001.starts", "train-00001.tokens"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "train-00000.starts",
+        "train-00000.tokens",
+        "train-00001.starts",
+        "train-00001.tokens",
+    ]
     assert (tmp_path / "train-00000.tokens").read_bytes() == bytes([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 2, 1, 0, 0])
     assert (tmp_path / "train-00000.starts").read_bytes() == bytes(8) + bytes([3]) + bytes(7)
     assert (tmp_path / "train-00001.tokens").read_bytes() == (70000).to_bytes(4, "little")

@@ -73,6 +73,11 @@ def test_any_text_at_all_comes_back(trained: Tokenizer, text: str) -> None:
     assert not set(ids) & {0, 1, 2}
 
 
+def test_half_a_surrogate_pair_is_no_text(trained: Tokenizer) -> None:
+    with pytest.raises(UserError, match="the text is not UTF-8 at character 2"):
+        trained.encode("ab\udc80")
+
+
 @given(texts=st.lists(st.text(), max_size=8))
 def test_a_batch_is_its_texts(trained: Tokenizer, texts: list[str]) -> None:
     assert [ids.tolist() for ids in trained.encode_batch(texts)] == [trained.encode(text) for text in texts]

@@ -20,10 +20,11 @@ class TrainingBatches:
 
     Sample i is tokens [i L, i L + L + 1) of the stream, L = sequence_length, so that every token but the first is a target
     once an epoch (up to L - 1 tokens at the stream's end make no whole sample and are left out). Steps run on from one
-    epoch into the next; `ranks` change who gets a sample of a step, never which samples the step has.
+    epoch into the next. Rank r gets the r-th of world_size equal slices of a step's samples, so the step has the same
+    samples on any number of ranks.
 
     Raises:
-        ValueError: the stream holds no sample, or global_batch is no multiple of micro_batch * world_size.
+        ValueError: the stream holds no sample, global_batch is no multiple of micro_batch * world_size, or no such rank.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class TrainingBatches:
     ) -> None:
         if global_batch % (micro_batch * world_size):
             raise ValueError(f"global_batch {global_batch} is no multiple of micro_batch {micro_batch} x world_size {world_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of world_size {world_size}")
         self.samples = (stream.tokens - 1) // sequence_length
         """Samples an epoch."""
         if self.samples < 1:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building, locked
@@ -117,7 +117,7 @@ def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report
     return made, "trained"
 
 
-def _explain_nothing(data: DataSection, listing: Listing) -> None:
+def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
     """Raise for sources in which there is nothing to train on, having read them through to say why."""
     ledger = Ledger(data.bad_line_limit)
     found = sum(1 for _ in read.documents(listing.files, ledger))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from danlu.data.ledger import Ledger
 from danlu.data.prepared import WAY_OUT, Prepared
 from danlu.data.sources import resolve
@@ -25,7 +27,11 @@ def reuse(recipe: Recipe, folder: Path, report: Callable[[str], None]) -> Prepar
         UserError: other data settings made it, it is damaged, or it does not fit the recipe's model or limits.
     """
     prepared = Prepared.open(folder)
-    differences = list(_differences(_shaping(prepared.index["data"]), _shaping(recipe.data.model_dump(mode="json")), "data"))
+    try:
+        made_by = _shaping(prepared.index["data"])
+    except ValidationError:
+        raise UserError(f"{folder}: was prepared by another version of danlu, whose settings are not known; {WAY_OUT}") from None
+    differences = list(_differences(made_by, _shaping(recipe.data.model_dump(mode="json")), "data"))
     if differences:
         raise UserError(
             f"{folder}: was prepared with other settings: {'; '.join(differences[:5])}; use another run folder, or {WAY_OUT}"

@@ -14,7 +14,7 @@ from danlu.data.shards import ShardWriter, token_dtype
 from danlu.data.sources import resolve
 from danlu.data.stream import TokenStream
 from danlu.data.tokenizer import Tokenizer
-from danlu.errors import UserError
+from danlu.errors import DanluError, UserError
 from danlu.recipe.sections import Source
 
 
@@ -33,21 +33,25 @@ def text_stream(
 
     Raises:
         UserError: nothing to read, too many bad records, or no text.
+        DanluError: the disk of temporary files is full.
     """
     try:
         listing = resolve([Source.model_validate({"path": str(path), "text": text})])
     except UserError as error:
         raise UserError(str(error).removeprefix("data.sources[0].path: ")) from None
     ledger = Ledger(bad_line_limit)
+    for listed in listing.unreadable:
+        ledger.skip(*listed)
+    items = (Item(document, "text", len(document.text.encode("utf-8"))) for document in documents(listing.files, ledger))
     with tempfile.TemporaryDirectory(prefix="danlu-") as name:
         dtype = token_dtype(tokenizer.vocab_size)
         writer = ShardWriter(Path(name), "text", dtype, 1 << 27)
-        for listed in listing.unreadable:
-            ledger.skip(*listed)
-        items = (Item(document, "text", len(document.text.encode("utf-8"))) for document in documents(listing.files, ledger))
-        for item, ids in encoded(items, tokenizer):
-            writer.add(ids, item.text_bytes)
-        split = writer.close()
+        try:
+            for item, ids in encoded(items, tokenizer):
+                writer.add(ids, item.text_bytes)
+            split = writer.close()
+        except OSError as error:
+            raise DanluError(f"{path}: its tokens cannot be written to {name}: {error.strerror}; make room there") from None
         if not split["documents"]:
             raise UserError(f"{path}: no text in {ledger.files:,} files")
         for example in ledger.examples:

@@ -54,7 +54,11 @@ class Tokenizer:
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, without begin and end."""
+        """Token ids of a text, without begin and end. Raises UserError for text with bytes that are no UTF-8 (a prompt may)."""
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"the text is not UTF-8 at character {error.start:,}") from None
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
@@ -141,6 +145,7 @@ def load(path: Path | str, begin: str | None = None, end: str | None = None) -> 
 
     Those are read as Hugging Face writes them: bos_token and eos_token in tokenizer_config.json (with add_bos_token: false,
     nothing is put before a document), then in special_tokens_map.json, then bos_token_id and eos_token_id in config.json.
+    Where all are silent, the special tokens of a tokenizer that danlu trained are known by their names.
 
     Raises:
         UserError: no such file, not a tokenizer, or no token known to end a document.
@@ -151,12 +156,10 @@ def load(path: Path | str, begin: str | None = None, end: str | None = None) -> 
     except OSError as error:
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     names = _Names(file)
-    end = end or names.find("eos_token") or (END if names.has(END) else None)
+    end = end or names.find("eos_token", END)
     if end is None:
         raise UserError(f"{file}: no token is known to end a document; name one in data.tokenizer.end")
-    if begin is None:
-        begin = names.find("bos_token") or (BEGIN if end == END and names.has(BEGIN) else None)
-    return Tokenizer(data, str(file), begin, end)
+    return Tokenizer(data, str(file), begin or names.find("bos_token", BEGIN), end)
 
 
 def tokenizer_file(path: Path | str) -> Path:
@@ -211,12 +214,8 @@ class _Names:
             if isinstance(token, dict) and "id" in token and "content" in token:
                 self.ids[token["id"]] = token["content"]
 
-    def has(self, token: str) -> bool:
-        """Whether it is among the added tokens."""
-        return token in self.ids.values()
-
-    def find(self, key: str) -> str | None:
-        """The token that the files name; the first file that has a word on it is believed."""
+    def find(self, key: str, own: str) -> str | None:
+        """The token that the files name, the first one that has a word on it is believed; else `own`, if it is there."""
         if key == "bos_token" and self.settings.get("add_bos_token") is False:
             return None
         for source in (self.settings, self.map):
@@ -228,4 +227,6 @@ class _Names:
         number = self.config.get(f"{key}_id")
         if isinstance(number, list):
             number = number[0] if number else None
-        return self.ids.get(number) if isinstance(number, int) else None
+        if isinstance(number, int):
+            return self.ids.get(number)
+        return own if own in self.ids.values() else None

@@ -42,7 +42,11 @@ class Source(Section):
     path: str = Field(
         description="File, folder or glob (`**`: any depth); `{stdlib}` is Python's standard library, `~` the home folder."
     )
-    exclude: list[str] = Field([], description="Globs, matched against the path below the source's folder, that are left out.")
+    exclude: list[str] = Field(
+        [],
+        description="Globs that are left out: without a slash a name at any depth, with one the path below the source's folder; "
+        "a folder goes with all that is in it.",
+    )
     text: str = Field("text", description="Field that holds the text in JSON and Parquet; dots reach into nested objects.")
     weight: float = Field(
         1.0,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,81 +36,97 @@ def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep:
     ``write`` puts files into the folder that it is given and returns the state that goes beside them (JSON).
     RunStopped: it could not be written (a full disk); the checkpoints that were there are untouched.
     """
-    name = f"step-{step:08d}"
-    partial = folder / f"{name}.partial"
+    place = folder / f"step-{step:08d}"
+    partial = folder / f"{place.name}.partial"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        partial.mkdir(parents=True)
         write_json(partial / STATE, {"step": step, **write(partial)})
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(partial.iterdir())}
+        files = sorted(partial.iterdir())
         for file in files:
-            sync(partial / file)
-        write_json(partial / MANIFEST, {"files": files})
+            sync(file)
+        sums = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+        write_json(partial / MANIFEST, {"files": sums})
         sync(partial)
-        shutil.rmtree(folder / name, ignore_errors=True)
-        os.replace(partial, folder / name)
+        _delete(place)
+        os.replace(partial, place)
         sync(folder)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         last = next(iter(_newest_first(folder)), None)
         left = f"the last good one is {last[1]}" if last else "there is none before it"
         raise RunStopped(
-            f"{folder / name}: the checkpoint could not be written: {why(error)}; {left}; make room and run the same command to go on"
+            f"{place}: the checkpoint could not be written: {why(error)}; {left}; make room and run the same command to go on"
         ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     for _, path in _newest_first(folder)[keep:]:
-        (path / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is never taken for a whole one
-        shutil.rmtree(path, ignore_errors=True)
-    return folder / name
+        _delete(path)
+    return place
 
 
 def latest(folder: Path, report: Callable[[str], None], repair: bool = False) -> Checkpoint | None:
     """The newest checkpoint whose files are all as they were written; None when there is none at all.
 
-    Damaged ones are reported and passed over; with ``repair`` they are also set aside under another name, and what a
-    killed process left unfinished is removed. UserError: there are checkpoints, and every one is damaged.
+    Damaged ones are reported and passed over. With ``repair``, which is for the one who goes on writing there, they are
+    renamed, so that they do not count as checkpoints that are kept, and what a killed process left unfinished is removed.
+    UserError: there are checkpoints, and every one is damaged.
     """
-    if repair and folder.is_dir():
-        for leftover in folder.glob("*.partial"):
-            shutil.rmtree(leftover, ignore_errors=True)
     found = _newest_first(folder)
+    damaged = []
     for step, path in found:
         try:
-            return Checkpoint(step, path, _verified(path))
+            good = Checkpoint(step, path, _verified(path))
         except _Damaged as damage:
-            report(f"{path} is damaged ({damage}); going back to the one before it")
-            if repair:
-                aside = path.with_name(f"{path.name}.damaged")
-                shutil.rmtree(aside, ignore_errors=True)
-                os.replace(path, aside)
-    if found:
-        raise UserError(f"{folder}: all {len(found)} checkpoints are damaged; delete the folder to train from the start")
-    return None
+            damaged.append(path)
+            report(f"{path} is damaged ({damage}); looking at the one before it")
+        else:
+            break
+    else:
+        if found:
+            what = "the only checkpoint is" if len(found) == 1 else f"all {len(found)} checkpoints are"
+            raise UserError(f"{folder}: {what} damaged; bring a good one back, or delete the folder to train from the start")
+        good = None
+    if repair:
+        _tidy(folder, damaged)
+    return good
+
+
+def _tidy(folder: Path, damaged: list[Path]) -> None:
+    for path in damaged:
+        aside = path.with_name(f"{path.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(path, aside)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        half_deleted = _NAME.fullmatch(path.name) and not (path / MANIFEST).is_file()
+        if half_deleted or path.name.endswith(".partial"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _newest_first(folder: Path) -> list[tuple[int, Path]]:
-    def steps() -> Iterator[tuple[int, Path]]:
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if (match := _NAME.fullmatch(path.name)) and (path / MANIFEST).is_file():
-                yield int(match[1]), path
+    """Step and path of what has a manifest, without a look at whether the rest is as it was written."""
+    names = [(_NAME.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
+    return sorted(((int(match[1]), path) for match, path in names if match and (path / MANIFEST).is_file()), reverse=True)
 
-    return sorted(steps(), reverse=True)
+
+def _delete(path: Path) -> None:
+    (path / MANIFEST).unlink(missing_ok=True)  # first, so that a half-deleted checkpoint is never taken for a whole one
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _verified(path: Path) -> dict[str, Any]:
     try:
         files = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["files"]
+        if STATE not in files:
+            raise _Damaged(f"{MANIFEST} does not list {STATE}")
         for name, written in files.items():
             size = (path / name).stat().st_size
             if size != written["bytes"]:
                 raise _Damaged(f"{name} has {size:,} bytes, {written['bytes']:,} were written")
             if sha256(path / name) != written["sha256"]:
                 raise _Damaged(f"{name} was altered since it was written")
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-        if STATE not in files or not isinstance(state, dict):
-            raise _Damaged(f"{STATE} is not part of it")
+        state: dict[str, Any] = json.loads((path / STATE).read_text(encoding="utf-8"))
     except OSError as error:
-        raise _Damaged(f"{error.filename}: {why(error)}") from None
+        raise _Damaged(f"{Path(str(error.filename)).name}: {why(error)}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Damaged(f"{MANIFEST} cannot be read: {error}") from None
+        raise _Damaged(f"{MANIFEST} cannot be read: {type(error).__name__}: {error}") from None
     return state

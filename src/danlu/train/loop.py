@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,40 +27,54 @@ from danlu.watch.store import Recorder
 
 LOSS_SCALE_OVERFLOW = "loss scale overflow"
 """The skipped step that is part of fp16 training and no cause for worry."""
+RECENT_STEPS = 20
+"""Steps whose mean loss is held against a validation loss; that of a single batch says as much of the batch as of the model."""
 
 
 @dataclass
 class Position:
-    """Where a run stands; saved with every checkpoint and enough to go on bit for bit."""
+    """Where a run stands; saved with every checkpoint and enough to go on bit for bit. Losses in nats a token."""
 
     step: int = 0
     """Optimizer steps done; also the position in the data, whose order is a function of (seed, step)."""
     first_loss: float | None = None
-    last_loss: float | None = None
+    """Of the first step whose loss was finite."""
+    recent_losses: list[float] = field(default_factory=list)
+    """The last finite ones, RECENT_STEPS at most, the newest at the end."""
     validation_loss: float | None = None
+    validation_ratio: float | None = None
+    """The last validation loss / the mean of the recent losses at that time."""
     non_finite: int = 0
     """Non-finite steps in a row."""
     tokens: int = 0
-    """Tokens trained on."""
+    """Tokens that went through the training steps."""
     step_seconds: float = 0.0
-    """Time spent in steps, validations and checkpoints apart."""
+    """Time spent in steps; validations and checkpoints are no part of it."""
 
 
 def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared, folder: Path, stream: TextIO) -> dict[str, Any]:
     """Train to the recipe's last step, from the newest good checkpoint below ``folder`` if there is one; return the summary.
 
-    Interrupted: somebody asked for it. RunStopped: going on makes no sense. In both a checkpoint has been saved.
+    Interrupted: somebody asked for it; a checkpoint was saved. RunStopped: going on makes no sense, and a checkpoint was saved,
+    or the disk is full. KeyboardInterrupt: somebody asked twice; the steps since the last checkpoint are lost.
     """
     live = LiveLine(stream, recipe.watch.print_every)
-    with Recorder.open(folder / "metrics.sqlite") as recorder, watched(live.note) as interrupt:
+    with Recorder.open(folder / "metrics.sqlite") as recorder, watched() as interrupt:
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
-        session.restore()
-        if session.position.step < recipe.train.steps:
-            header(session.header_rows(), stream)
-            session.run()
-            live.close()
-        else:
+        resumed = session.restore()
+        if session.position.step >= recipe.train.steps:
             live.note(f"already trained: {session.position.step} of {recipe.train.steps} steps")
+            return session.summary()
+        header(session.header_rows(), stream)
+        session.start_segment(resumed)
+        try:
+            session.run()
+        except (Interrupted, RunStopped, KeyboardInterrupt) as end:
+            session.event("stop" if isinstance(end, RunStopped) else "interrupted", str(end) or "stopped at once")
+            live.close()
+            header(session.summary_rows(), stream)
+            raise
+        live.close()
         return session.summary()
 
 
@@ -91,28 +107,39 @@ class _Session:
         )
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
         self.flops = flops_per_token(shape, recipe.data.sequence_length)
-        self.peak = engine.matmul_peak()
 
-    def restore(self) -> None:
-        """Draw or import the first weights, or continue where the newest good checkpoint stands."""
-        found = checkpoint.latest(self.checkpoints, self.live.note, repair=True)
+    @cached_property
+    def peak(self) -> float:
+        """Measured once, before the first step."""
+        return self.engine.matmul_peak()
+
+    def restore(self) -> str | None:
+        """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
+        said: list[str] = []
+        found = checkpoint.latest(self.checkpoints, said.append, repair=True)
+        for line in said:
+            self.live.note(line)
         if found is None:
             if self.recipe.model.hugging_face is not None:
                 self.engine.import_weights(Path(self.recipe.model.hugging_face).expanduser())
             else:
                 self.engine.initialise()
-        else:
-            if found.state["data"] != self.prepared.fingerprint:
-                raise UserError(
-                    f"{found.path} was trained on other data than {self.prepared.folder} holds; "
-                    "delete the checkpoints to train from the start, or bring the data back"
-                )
-            self.engine.load(found.path, found.state["engine"])
-            self.position = Position(**found.state["position"])
-            self.saved = found.step
-        done = self.position.step
-        self.recorder.start_segment(done + 1, {"device": self.engine.device, "precision": self.recipe.train.precision})
-        self._event("start" if found is None else "resume", "training starts" if found is None else f"resumed from {found.path.name}")
+            return None
+        if found.state["data"] != self.prepared.fingerprint:
+            raise UserError(
+                f"{found.path} was trained on other data than {self.prepared.folder} holds; "
+                "delete the checkpoints to train from the start, or bring the data back"
+            )
+        self.engine.load(found.path, found.state["engine"])
+        self.position = Position(**found.state["position"])
+        self.saved = found.step
+        return "; ".join([*said, f"resumed from {found.path.name}"])
+
+    def start_segment(self, resumed: str | None) -> None:
+        """Open this process's segment of the metrics."""
+        info = {"device": self.engine.device, "precision": self.recipe.train.precision}
+        self.recorder.start_segment(self.position.step + 1, info)
+        self.event("start" if resumed is None else "resume", resumed or "training starts")
 
     def header_rows(self) -> list[tuple[str, str]]:
         """What a person wants to know before the first step."""
@@ -121,8 +148,9 @@ class _Session:
         batch = f"{recipe.train.global_batch} samples of {recipe.data.sequence_length} tokens"
         if recipe.accumulation > 1:
             batch += f", in {recipe.accumulation} micro-batches of {recipe.micro_batch}"
+        parameters = count(parameter_count(self.shape))
         rows = [
-            ("model", f"{self.shape.family}, {count(parameter_count(self.shape))} parameters, vocabulary {self.shape.vocab_size:,}"),
+            ("model", f"{self.shape.family}, {parameters} parameters, vocabulary {self.shape.vocab_size:,}"),
             ("data", f"{count(tokens)} training tokens; {count(total)} to train on ({total / tokens:.2f} epochs)"),
             ("batch", batch),
             ("device", f"{self.engine.device}, {recipe.train.precision}, matmul peak {self.peak / 1e9:,.0f} GFLOP/s"),
@@ -131,9 +159,10 @@ class _Session:
         if self.position.step:
             rows.append(("resumed", f"after step {self.position.step} of {steps}"))
         size = state_bytes(self.shape)
-        wanted = (size.weights + size.optimizer) * (recipe.checkpoint.keep + 1)
+        to_come = recipe.checkpoint.keep + 1 - len(list(self.checkpoints.glob("step-*")))  # one is written before one is deleted
+        wanted = (size.weights + size.optimizer) * max(to_come, 1)
         if (free := probes.disk_free_bytes(self.folder)) < wanted:
-            rows.append(("warning", f"{bytes_text(free)} of disk free; {recipe.checkpoint.keep} checkpoints need {bytes_text(wanted)}"))
+            rows.append(("warning", f"{bytes_text(free)} of disk free, but the checkpoints to come need {bytes_text(wanted)}"))
         return rows
 
     def run(self) -> None:
@@ -145,16 +174,16 @@ class _Session:
             last = position.step == train.steps
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
+            if last:  # ahead of the checkpoint: once that is there, no later run records anything
+                self.event("finished", f"all {train.steps} steps done")
             if last or position.step % self.recipe.checkpoint.every == 0:
                 self._save()
             if position.non_finite >= train.non_finite_limit:
                 self._stop_non_finite()
             if self.interrupt.requested and not last:
                 self._save()
-                self._event("interrupted", f"interrupted after step {position.step}")
-                self.live.close()
-                raise Interrupted(f"stopped after step {position.step} of {train.steps} with a checkpoint; run the same command to go on")
-        self._event("finished", f"all {train.steps} steps done")
+                done = f"step {position.step} of {train.steps}"
+                raise Interrupted(f"stopped after {done} with a checkpoint; run the same command to go on")
 
     def _step(self, batches: Iterator[Batch]) -> None:
         position, train = self.position, self.recipe.train
@@ -174,9 +203,10 @@ class _Session:
         position.step += 1
         position.tokens += self.step_tokens
         position.step_seconds += seconds
-        position.last_loss = result.loss
-        if position.first_loss is None:
-            position.first_loss = result.loss
+        if math.isfinite(result.loss):
+            position.recent_losses = [*position.recent_losses, result.loss][-RECENT_STEPS:]
+            if position.first_loss is None:
+                position.first_loss = result.loss
         self._judge(result)
         self._show(result, rate, seconds, waited)
 
@@ -186,7 +216,7 @@ class _Session:
             return
         if result.skipped != LOSS_SCALE_OVERFLOW:
             self.position.non_finite += 1
-        self._event("skipped_step", f"step {self.position.step} skipped: {result.skipped}", loss_scale=result.loss_scale)
+        self.event("skipped_step", f"step {self.position.step} skipped: {result.skipped}", loss_scale=result.loss_scale)
         self.live.note(f"step {self.position.step}: {result.skipped}; the update was skipped")
 
     def _show(self, result: StepResult, rate: float, seconds: float, waited: float) -> None:
@@ -217,7 +247,7 @@ class _Session:
                 total=self.recipe.train.steps,
                 loss=result.loss,
                 validation_loss=position.validation_loss,
-                validation_ratio=position.validation_loss / result.loss if position.validation_loss is not None else None,
+                validation_ratio=position.validation_ratio,
                 gradient_norm=result.gradient_norm,
                 learning_rate=rate,
                 tokens_per_second=speed,
@@ -229,8 +259,7 @@ class _Session:
         )
 
     def _validate(self) -> None:
-        if not self.prepared.validation.tokens:
-            return
+        position = self.position
         total, tokens = 0.0, 0
         for batch in evaluation_batches(
             self.prepared.validation,
@@ -241,13 +270,16 @@ class _Session:
         ):
             nats, supervised = self.engine.evaluate(batch)
             total, tokens = total + nats, tokens + supervised
+        if not tokens:  # nothing is held out
+            return
         loss = total / tokens
-        self.position.validation_loss = loss
+        position.validation_loss = loss
         values = {"validation/loss": loss}
-        if self.position.last_loss:
-            values["validation/ratio"] = loss / self.position.last_loss
-        self.recorder.scalars(self.position.step, values)
-        self.live.note(f"step {self.position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
+        if position.recent_losses:
+            recent = sum(position.recent_losses) / len(position.recent_losses)
+            position.validation_ratio = values["validation/ratio"] = loss / recent
+        self.recorder.scalars(position.step, values)
+        self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self) -> None:
         if self.saved == self.position.step:
@@ -258,34 +290,49 @@ class _Session:
             engine_state = self.engine.save(folder)
             return {"engine": engine_state, "position": asdict(self.position), "data": self.prepared.fingerprint}
 
+        self.recorder.flush()  # first, so that a run that goes on from this checkpoint has the curves up to it
         path = checkpoint.save(self.checkpoints, self.position.step, write, self.recipe.checkpoint.keep)
         self.saved = self.position.step
         seconds = time.perf_counter() - start
-        self._event("checkpoint", f"saved {path.name} in {duration(seconds)}", seconds=seconds)
+        self.event("checkpoint", f"saved {path.name} in {duration(seconds)}", seconds=seconds)
 
     def _stop_non_finite(self) -> None:
         self._save()
-        message = (
-            f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step {self.position.step} with a "
-            "checkpoint of the last good weights. Usual causes: a learning rate that is too high, fp16 where bf16 is at hand, damaged data"
+        raise RunStopped(
+            f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step "
+            f"{self.position.step} with a checkpoint of the last good weights. Usual causes: a learning rate that is too high, "
+            "fp16 where bf16 is at hand, damaged data"
         )
-        self._event("stop", message)
-        self.live.close()
-        raise RunStopped(message)
 
-    def _event(self, kind: str, message: str, **data: Any) -> None:
+    def event(self, kind: str, message: str, **data: Any) -> None:
+        """Record what happened at this step."""
         self.recorder.event(self.position.step, kind, message, **data)
 
     def summary(self) -> dict[str, Any]:
-        """The run in one flat object. Losses in nats a token, time in seconds of steps alone."""
+        """The run in one flat object. Losses in nats a token; speed in the steps alone, since the first start of the run."""
         position = self.position
+        validation = position.validation_loss
         return {
             "name": self.recipe.name,
             "steps": position.step,
             "parameters": parameter_count(self.shape),
             "tokens": position.tokens,
             "first_loss": position.first_loss,
-            "last_loss": position.last_loss,
-            "last_validation_loss": position.validation_loss,
+            "last_loss": position.recent_losses[-1] if position.recent_losses else None,
+            "last_validation_loss": validation if validation is not None and math.isfinite(validation) else None,
             "tokens_per_second": position.tokens / position.step_seconds if position.step_seconds else None,
         }
+
+    def summary_rows(self) -> list[tuple[str, str]]:
+        """The same for a person, when the run ends before its last step."""
+        summary, steps = self.summary(), self.recipe.train.steps
+        rows = [("stopped", f"after {summary['steps']} of {steps} steps, {count(summary['tokens'])} tokens")]
+        if summary["first_loss"] is not None:
+            rows.append(("loss", f"{summary['first_loss']:.3f} at the first step, {summary['last_loss']:.3f} at the last"))
+        if summary["last_validation_loss"] is not None:
+            rows.append(("validation", f"loss {summary['last_validation_loss']:.3f} on text held out"))
+        if summary["tokens_per_second"] is not None:
+            rows.append(("speed", f"{summary['tokens_per_second']:,.0f} tokens/s in the steps"))
+        newest = "none yet" if self.saved is None else f"after step {self.saved}"
+        rows.append(("checkpoint", newest))
+        return rows

@@ -11,13 +11,15 @@ def learning_rate(
 ) -> float:
     """Learning rate of a step, counted from 0 to steps - 1.
 
-    Linear warm-up: step i < warmup_steps has peak (i + 1) / (warmup_steps + 1), so that no step is wasted on a rate of 0. The first
-    step after it has the peak; cosine (Loshchilov & Hutter 2017) and linear reach peak x final_ratio at the last step.
+    Linear warm-up: step i < warmup_steps has peak (i + 1) / warmup_steps, so that no step is wasted on a rate of 0 and the last
+    of them has the peak. From there (without a warm-up from step 0) cosine (Loshchilov & Hutter, arXiv:1608.03983) and linear
+    fall, and reach peak x final_ratio at the last step. A run that is warm-up alone, or one step alone, ends at the peak.
     """
     if step < warmup_steps:
-        return peak * (step + 1) / (warmup_steps + 1)
+        return peak * ((step + 1) / warmup_steps)
     if name == "constant":
         return peak
-    progress = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
+    top = max(warmup_steps - 1, 0)
+    progress = (step - top) / max(steps - 1 - top, 1)
     remaining = (1 + math.cos(math.pi * progress)) / 2 if name == "cosine" else 1 - progress
     return peak * (final_ratio + (1 - final_ratio) * remaining)

@@ -104,7 +104,7 @@ class Block(nn.Module):
     ) -> Tensor:
         mask = masks[1] if self.windowed else masks[0]
         x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotary, mask, cache)
-        return x_btd + self.mlp(self.post_attention_layernorm(x_btd))
+        return x_btd + self.mlp(self.post_attention_layernorm(x_btd))  # type: ignore[no-any-return]
 
 
 class Decoder(nn.Module):
@@ -127,7 +127,11 @@ class Decoder(nn.Module):
         self.frequencies.copy_(torch.tensor(inverse))
 
     def forward(
-        self, tokens_bt: Tensor, positions_bt: Tensor | None = None, documents_bt: Tensor | None = None, cache: Cache | None = None
+        self,
+        tokens_bt: Tensor,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Hidden states (b, t, d), after the last norm.
 
@@ -161,11 +165,20 @@ class CausalLM(nn.Module):
         super().__init__()
         self.model = Decoder(shape)
         self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
-        if shape.tied_embeddings:
+        self.tied = shape.tied_embeddings
+        self.tie()
+
+    def tie(self) -> None:
+        """Make input and output embedding one tensor, if they are to be."""
+        if self.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
-        self, tokens_bt: Tensor, positions_bt: Tensor | None = None, documents_bt: Tensor | None = None, cache: Cache | None = None
+        self,
+        tokens_bt: Tensor,
+        positions_bt: Tensor | None = None,
+        documents_bt: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Logits (b, t, v). Training uses the hidden states and the fused loss instead."""
         return self.lm_head(self.model(tokens_bt, positions_bt, documents_bt, cache))  # type: ignore[no-any-return]

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from danlu.engines.base import Batch, Sampling, StepResult, StepSource
-from danlu.engines.torch.allocator import keep_freed_memory
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED, linear_cross_entropy
 from danlu.engines.torch.optimizer import Optimizer
-from danlu.engines.torch.weights import DTYPES, own_tensors, read_weights, write_weights
+from danlu.engines.torch.process import keep_freed_memory
+from danlu.engines.torch.weights import DTYPES, own_tensors, read_weights, write_file, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
 from danlu.model.shape import ModelShape
@@ -44,6 +44,7 @@ class TorchEngine:
         with torch.device("meta"):
             self.model = CausalLM(shape)
         self.model.to_empty(device=self._device)
+        self.model.tie()  # to_empty gives every module a tensor of its own
         self.model.model.set_frequencies(shape)
         self.decoder: torch.nn.Module = self.model.model
         if recipe.train.compile:
@@ -98,9 +99,9 @@ class TorchEngine:
         if not tokens:
             raise UserError("the prompt is empty and the tokenizer has no token that begins a document; give a prompt")
         if len(tokens) >= self.shape.max_sequence_length:
+            room = self.shape.max_sequence_length
             raise UserError(
-                f"the prompt has {len(tokens)} tokens, the model's context holds {self.shape.max_sequence_length} with the answer; "
-                "shorten the prompt"
+                f"the prompt has {len(tokens)} tokens; the model's context holds {room}, answer included: shorten the prompt"
             )
         return generate(self.model, self.shape, tokens, sampling, end_id)
 
@@ -111,7 +112,7 @@ class TorchEngine:
         state[_RANDOM_CPU] = torch.get_rng_state()
         if self._device.type == "cuda":
             state[_RANDOM_CUDA] = torch.cuda.get_rng_state(self._device)
-        save_file(state, folder / "optimizer.safetensors")
+        write_file(state, folder / "optimizer.safetensors")
         return {"scaler": self.optimizer.state()}
 
     @torch.no_grad()
@@ -168,4 +169,6 @@ class TorchEngine:
 def _device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu")
-    return torch.device("cuda", torch.cuda.current_device()) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())

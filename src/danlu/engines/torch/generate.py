@@ -49,9 +49,13 @@ def generate(model: CausalLM, shape: ModelShape, tokens: list[int], sampling: Sa
 def _draw(logits_v: Tensor, sampling: Sampling, random: torch.Generator) -> int:
     if sampling.temperature == 0:
         return int(logits_v.argmax())
-    probability, order = torch.softmax(logits_v / sampling.temperature, -1).sort(descending=True)
+    # FP64 and the largest subtracted first, so that a tiny temperature becomes greedy and not NaN.
+    scores_v = logits_v.double()
+    probability, order = torch.softmax((scores_v - scores_v.max()) / sampling.temperature, -1).sort(descending=True)
     if sampling.top_k:
         probability[sampling.top_k :] = 0
+        probability /= probability.sum()
     # Nucleus sampling (Holtzman et al. 2020): what lies behind the first top_p of the mass is dropped; the first is always kept.
-    probability[(probability.cumsum(-1) - probability) >= sampling.top_p] = 0
+    if sampling.top_p < 1:
+        probability[(probability.cumsum(-1) - probability) >= sampling.top_p] = 0
     return int(order[torch.multinomial(probability, 1, generator=random)])

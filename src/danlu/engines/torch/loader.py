@@ -5,17 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from danlu.engines.base import Batch, StepSource
+from danlu.errors import DanluError
 
 
-class _Steps(Dataset[Batch]):
+class _Steps(Dataset[Batch | DanluError]):
     def __init__(self, source: StepSource) -> None:
         self.source = source
 
-    def __getitem__(self, step: int) -> Batch:
-        return self.source[step]
+    def __getitem__(self, step: int) -> Batch | DanluError:
+        try:
+            return self.source[step]
+        except DanluError as error:
+            return error  # raised here, it would reach the training process as a traceback wrapped into its message
 
 
 def _ignore_interrupt(_worker: int) -> None:
@@ -24,7 +29,7 @@ def _ignore_interrupt(_worker: int) -> None:
 
 
 def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) -> Iterator[Batch]:
-    """The batch of each step in turn, as tensors."""
+    """The batch of each step in turn, as tensors; the workers start at once. Raises what the source raises."""
     loader = DataLoader(
         _Steps(source),
         batch_size=None,
@@ -33,5 +38,14 @@ def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) ->
         prefetch_factor=4 if workers else None,
         worker_init_fn=_ignore_interrupt,
         pin_memory=pin_memory,
+        generator=torch.Generator(),  # its own, so that a resume, which starts another loader, finds torch's unmoved
     )
-    return iter(loader)
+    return _raised(iter(loader))
+
+
+def _raised(results: Iterator[Batch | DanluError]) -> Iterator[Batch]:
+    for result in results:
+        if isinstance(result, DanluError):
+            del results  # or the traceback would keep the workers
+            raise result
+        yield result

@@ -21,10 +21,9 @@ BLOCK_BYTES = 4 << 20
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, hidden_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, scale: float, differentiate: bool) -> Tensor:
         device = hidden_nd.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_nd.dtype
-        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         with torch.autocast(device, enabled=False):
             weight, hidden = weight_vd.to(dtype), hidden_nd.to(dtype)
             grad_hidden = torch.empty_like(hidden)
@@ -44,13 +43,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         assert not ctx.spent, "the gradients are scaled in place, so that backward runs once"
         ctx.spent = True
         grad_hidden, grad_weight = ctx.saved_tensors
         return (
             None if grad_hidden is None else grad_hidden.to(ctx.hidden_dtype).mul_(grad),
             None if grad_weight is None else grad_weight.mul_(grad),
+            None,
             None,
             None,
         )
@@ -62,8 +62,10 @@ def linear_cross_entropy(hidden_btd: Tensor, weight_vd: Tensor, targets_bt: Tens
     hidden_btd (b, t, d); weight_vd (v, d); targets_bt int64, -100 where nothing is supervised.
     Matrix products run in the autocast precision if there is one; the softmax is FP32.
     """
+    # ctx.needs_input_grad is true for a parameter even under no_grad.
+    differentiate = torch.is_grad_enabled() and (hidden_btd.requires_grad or weight_vd.requires_grad)
     total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale
+        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale, differentiate
     )
     return total
 

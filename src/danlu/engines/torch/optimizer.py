@@ -16,14 +16,12 @@ class Optimizer:
 
     def __init__(self, model: nn.Module, recipe: Recipe, device: torch.device) -> None:
         settings = recipe.train.optimizer
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         matrices = [parameter for parameter in self.names if parameter.ndim >= 2]
         vectors = [parameter for parameter in self.names if parameter.ndim < 2]
         groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         first, second = settings.betas
-        self.adamw = torch.optim.AdamW(
-            groups, lr=settings.learning_rate, betas=(first, second), eps=settings.epsilon, fused=True
-        )
+        self.adamw = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(first, second), eps=settings.epsilon, fused=True)
         self.clipping = settings.gradient_clipping
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "fp16")
         # The loss is scaled inside the fused loss; scaling something here makes the scaler set itself up.
@@ -70,15 +68,17 @@ class Optimizer:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """The reverse of ``tensors``; without any, the optimizer has not made a step yet."""
         parameters = {name: parameter for parameter, name in self.names.items()}
+        self.adamw.state.clear()
         for full_name, value in tensors.items():
             key, name = full_name.split(".", 1)
-            target = torch.device("cpu") if key == "step" and not value.is_cuda else parameters[name].device
-            self.adamw.state[parameters[name]][key] = value.to(target)
+            # The step count too: the fused update wants it beside its parameter.
+            self.adamw.state[parameters[name]][key] = value.to(parameters[name].device)
 
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""
         return self.scaler.state_dict()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state``."""
-        self.scaler.load_state_dict(state)
+        """The reverse of ``state``; what was saved in another precision holds none, and the scale starts anew."""
+        if state:
+            self.scaler.load_state_dict(state)

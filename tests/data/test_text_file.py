@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from danlu.data import tokenizer
+from danlu.data.batches import evaluation_batches
+from danlu.data.prepared import Prepared
+from danlu.data.shards import ShardWriter
+from danlu.data.text_file import text_stream
+from danlu.errors import DanluError, UserError
+
+from .conftest import lines, write_jsonl
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_any_file_as_a_stream(prepared: Prepared, tmp_path: Path, name: str) -> None:
+    texts = ["one document, 一个文档"] if name == "a.txt" else lines(20)
+    path = tmp_path / name
+    if name == "a.txt":
+        path.write_text(texts[0])
+    else:
+        write_jsonl(path, texts)
+    loaded = tokenizer.load(prepared.tokenizer_path)
+    with text_stream(path, loaded) as stream:
+        folder = stream.folder
+        assert stream.documents == len(texts)
+        assert stream.text_bytes == sum(len(text.encode()) for text in texts)
+        expected = [token for text in texts for token in [loaded.begin_id, *loaded.encode(text), loaded.end_id]]
+        assert stream.window(0, stream.tokens).tolist() == expected
+        batches = list(evaluation_batches(stream, sequence_length=16, batch=4, document_mask=False))
+        assert sum(int((batch["targets"] != -100).sum()) for batch in batches) == len(expected) - 1
+    assert not folder.exists()
+
+
+def test_another_field_and_bad_lines(prepared: Prepared, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"content": "a"}\n' * 9 + "bad\n")
+    loaded = tokenizer.load(prepared.tokenizer_path)
+    said: list[str] = []
+    with text_stream(path, loaded, text="content", bad_line_limit=0.1, report=said.append) as stream:
+        assert stream.documents == 9
+    assert said == [f"bad: {path}:10: not JSON: Expecting value at column 1"]
+    with pytest.raises(UserError, match="1 of 10 records are bad"), text_stream(path, loaded, text="content"):
+        pass
+
+
+def test_a_full_disk(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "a.txt").write_text("text")
+    loaded = tokenizer.load(prepared.tokenizer_path)
+    monkeypatch.setattr(ShardWriter, "add", full)
+    with pytest.raises(DanluError, match="No space left on device; make room there"), text_stream(tmp_path / "a.txt", loaded):
+        pass
+
+
+def test_errors(prepared: Prepared, tmp_path: Path) -> None:
+    loaded = tokenizer.load(prepared.tokenizer_path)
+    (tmp_path / "a.txt").write_text("  ")
+    (tmp_path / "a.png").write_text("x")
+    for name, message in (
+        ("a.txt", "no text in 1 files"),
+        ("gone.txt", "^'.*gone.txt': there is no such"),
+        ("a.png", "not a kind"),
+    ):
+        with pytest.raises(UserError, match=message), text_stream(tmp_path / name, loaded):
+            pass

@@ -1,0 +1,45 @@
+"""The choice of an engine by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from danlu import engines
+from danlu.errors import UserError
+from danlu.model.shape import ModelShape
+from danlu.recipe import Recipe, parse
+
+SHAPE = ModelShape(vocab_size=32, layers=1, hidden_size=16, ffn_size=32, heads=2)
+
+
+def recipe(*overrides: str) -> Recipe:
+    tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x.txt"}]}}
+    return parse(tree, ["train.device=cpu", *overrides])
+
+
+def test_torch_is_the_default() -> None:
+    engine = engines.create(recipe(), SHAPE)
+    assert engine.device == "cpu"
+    assert "torch" in engine.versions()
+
+
+def test_an_engine_that_is_not_part_of_this_version_says_which_to_take() -> None:
+    with pytest.raises(UserError, match=r"train\.engine: paddle.*train\.engine=torch"):
+        engines.create(recipe("train.engine=paddle"), SHAPE)
+
+
+def test_a_framework_that_is_not_installed_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
+    with pytest.raises(UserError, match=r"torch is not installed.*pip install 'danlu\[torch,data\]'"):
+        engines.create(recipe(), SHAPE)
+
+
+def test_importing_the_room_loads_no_framework() -> None:
+    code = "import sys, danlu.engines, danlu.engines.base; print([m for m in ('torch', 'paddle') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
