@@ -15,7 +15,7 @@ _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 
 def contradictions(recipe: Recipe) -> list[Problem]:
     """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
-    return [*_stages(recipe), *_batch(recipe), *_steps(recipe), *_validation(recipe), *_model(recipe)]
+    return [*_stages(recipe), *_batch(recipe), *_layout(recipe), *_steps(recipe), *_validation(recipe), *_model(recipe)]
 
 
 def _stages(recipe: Recipe) -> list[Problem]:
@@ -33,9 +33,6 @@ def _stages(recipe: Recipe) -> list[Problem]:
 def _batch(recipe: Recipe) -> list[Problem]:
     problems = []
     total, ranks, micro = recipe.train.global_batch, recipe.parallel.data, recipe.memory.micro_batch
-    if ranks > 1:
-        text = f"{ranks} replicas need several processes, and this version trains in one; write 1, or leave it out"
-        problems.append(Problem(("parallel", "data"), text))
     if micro is None and total % ranks:
         text = f"{total} is not divisible by parallel.data ({ranks}); give {_nearest_multiples(total, ranks)}"
         problems.append(Problem(("train", "global_batch"), text))
@@ -45,6 +42,28 @@ def _batch(recipe: Recipe) -> list[Problem]:
         if total % ranks == 0:
             text += f", or memory.micro_batch {listed([str(each) for each in nearest_divisors(total // ranks, micro)], 'or')}"
         problems.append(Problem(("train", "global_batch"), text))
+    return problems
+
+
+def _layout(recipe: Recipe) -> list[Problem]:
+    """A layout that no number of processes could run; what depends on the model is in resolve."""
+    parallel, problems = recipe.parallel, []
+    if parallel.zero_stage and parallel.data == 1:
+        problems.append(Problem(("parallel", "zero_stage"), f"{parallel.zero_stage} splits over data ranks; give parallel.data 2 or more, or zero_stage 0"))
+    if parallel.sequence_parallel and parallel.tensor == 1:
+        problems.append(Problem(("parallel", "sequence_parallel"), "splits over tensor ranks; give parallel.tensor 2 or more, or leave it out"))
+    if parallel.sequence_parallel and recipe.data.sequence_length % parallel.tensor:
+        text = f"{recipe.data.sequence_length} is not divisible by parallel.tensor ({parallel.tensor}), as sequence_parallel needs"
+        problems.append(Problem(("data", "sequence_length"), f"{text}; give {_nearest_multiples(recipe.data.sequence_length, parallel.tensor)}"))
+    if parallel.schedule == "interleaved":
+        if parallel.pipeline == 1:
+            problems.append(Problem(("parallel", "schedule"), "interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out"))
+        elif recipe.train.global_batch % parallel.data == 0 and recipe.accumulation % parallel.pipeline:
+            text = f"interleaved runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline}), and a step has {recipe.accumulation}"
+            problems.append(Problem(("parallel", "schedule"), f"{text}; give memory.micro_batch such that it divides"))
+    if parallel.pipeline > 1 and parallel.zero_stage == 2:
+        text = "2 with a pipeline would reduce whole gradients after every micro-batch; give 1, or 3"
+        problems.append(Problem(("parallel", "zero_stage"), text))
     return problems
 
 

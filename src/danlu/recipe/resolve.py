@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -170,11 +171,32 @@ def _shape_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
     if full >= shape.layers and window is not None and given & {"full_attention_layers", "sliding_window", "layers"}:
         text = f"{full} of {shape.layers} layers leave none for model.sliding_window; give at most {shape.layers - 1}"
         problems.append(Problem(("model", "full_attention_layers"), text))
+    problems += _layout_problems(recipe, shape)
     try:
         check_family(shape)
     except UserError as error:
         problems.append(_from_model_room(error))
     return problems
+
+
+def _layout_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
+    """Degrees of parallelism that the model's dimensions do not divide into."""
+    parallel, problems = recipe.parallel, []
+    for name, value in (("heads", shape.heads), ("kv_heads", shape.key_value_heads), ("ffn_size", shape.ffn_size)):
+        if value % parallel.tensor:
+            text = f"{parallel.tensor} does not divide model.{name} ({value}); give {listed(_divisors(shape), 'or')}"
+            problems.append(Problem(("parallel", "tensor"), text))
+            break
+    stages = parallel.pipeline * (2 if parallel.schedule == "interleaved" else 1)
+    if stages > shape.layers:
+        text = f"{parallel.pipeline} makes {stages} stages of {shape.layers} layers; give at most {shape.layers * parallel.pipeline // stages}"
+        problems.append(Problem(("parallel", "pipeline"), text))
+    return problems
+
+
+def _divisors(shape: ModelShape) -> list[str]:
+    common = math.gcd(shape.heads, shape.key_value_heads, shape.ffn_size)
+    return [str(n) for n in range(1, common + 1) if common % n == 0]
 
 
 def _from_model_room(error: UserError) -> Problem:

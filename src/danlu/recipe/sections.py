@@ -162,17 +162,46 @@ class TrainSection(Section):
 
 
 class ParallelSection(Section):
-    """How the work is spread over devices. This version trains in one process."""
+    """How the work is spread over processes; data x tensor x pipeline of them are started."""
 
-    data: int = Field(1, gt=0, description="Replicas that share a global batch.")
+    data: int = Field(1, gt=0, description="Ranks that share a global batch.", json_schema_extra=RESUMABLE)
+    tensor: int = Field(
+        1, gt=0, description="Ranks that split every layer's heads and MLP, and the vocabulary.", json_schema_extra=RESUMABLE
+    )
+    pipeline: int = Field(1, gt=0, description="Ranks that each have some consecutive layers.", json_schema_extra=RESUMABLE)
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0,
+        description="What data ranks split instead of keeping it whole: 1 optimizer states, 2 and gradients, 3 and parameters.",
+        json_schema_extra=RESUMABLE,
+    )
+    schedule: Literal["1f1b", "interleaved"] = Field(
+        "1f1b", description="Order of the pipeline's micro-batches; interleaved has two stages a rank.", json_schema_extra=RESUMABLE
+    )
+    sequence_parallel: bool = Field(
+        False, description="Tensor ranks also split norms and the residual stream along the sequence.", json_schema_extra=RESUMABLE
+    )
+
+    @property
+    def processes(self) -> int:
+        """Processes of the layout."""
+        return self.data * self.tensor * self.pipeline
 
 
 class MemorySection(Section):
     """What is traded for memory."""
 
     micro_batch: int | None = Field(
-        None, gt=0, description="Samples in one forward pass; null: global_batch / parallel.data. Smaller ones are accumulated."
+        None,
+        gt=0,
+        description="Samples in one forward pass; null: global_batch / parallel.data. Smaller ones are accumulated.",
+        json_schema_extra=RESUMABLE,
     )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none",
+        description="Activations made anew in the backward pass: all but a layer's input, or all but matmul and attention outputs.",
+        json_schema_extra=RESUMABLE,
+    )
+    recompute_every: int = Field(1, gt=0, description="Recompute in every n-th layer only.", json_schema_extra=RESUMABLE)
 
 
 class GenerateSection(Section):
@@ -226,6 +255,11 @@ class Recipe(Section):
     generate: GenerateSection = Field(GenerateSection(), description="Samples after training.")
     watch: WatchSection = Field(WatchSection(), description="What a person sees.")
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When the run is saved.")
+
+    @property
+    def alone(self) -> Recipe:
+        """The same recipe for one process, which evaluates, generates and exports."""
+        return self.model_copy(update={"parallel": ParallelSection()})
 
     @property
     def micro_batch(self) -> int:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from danlu.engines.torch.loss import VocabularyShard, linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
 
@@ -108,15 +109,16 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens to the last hidden state."""
+    """Tokens to the last hidden state; as a pipeline stage, some consecutive layers of that."""
 
     frequencies: Tensor
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
-        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
+        self.embed_tokens: nn.Embedding | None = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        # By number, so that a stage's parameters keep their names.
+        self.layers = nn.ModuleDict({str(layer): Block(shape, layer) for layer in range(shape.layers)})
+        self.norm: RMSNorm | None = RMSNorm(shape.hidden_size, shape.norm_epsilon)
         self.register_buffer("frequencies", torch.empty(shape.head_dim // 2), persistent=False)
         self.attention_factor = 1.0
         self.window = shape.sliding_window
@@ -135,21 +137,22 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Hidden states (b, t, d), after the last norm.
 
-        tokens_bt: int64. positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
+        tokens_bt: int64; a later pipeline stage gets the hidden states of the one before instead.
+        positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
         documents_bt: int32 document numbers; attention stays inside a number.
         """
         start = cache.length if cache is not None else 0
-        t = tokens_bt.shape[1]
         if positions_bt is None:
-            positions_bt = torch.arange(start, start + t, device=tokens_bt.device)[None]
+            positions_bt = torch.arange(start, start + tokens_bt.shape[1], device=tokens_bt.device)[None]
+        t = positions_bt.shape[1]  # under sequence parallelism the hidden states are shorter
         masks = attention_masks(start, t, documents_bt, self.window, tokens_bt.device)
-        x_btd = self.embed_tokens(tokens_bt)
+        x_btd = tokens_bt if self.embed_tokens is None else self.embed_tokens(tokens_bt)
         rotary = self._rotary(positions_bt)
-        for block in self.layers:
+        for block in self.layers.values():
             x_btd = block(x_btd, rotary, masks, cache)
         if cache is not None:
             cache.length = start + t
-        return self.norm(x_btd)  # type: ignore[no-any-return]
+        return x_btd if self.norm is None else self.norm(x_btd)
 
     def _rotary(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin (b, t, 1, k/2) in FP32: angles in half precision go wrong with the position."""
@@ -159,18 +162,19 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """The decoder and its output embedding."""
+    """The decoder and its output embedding; as a pipeline stage, a part of the decoder with or without either end."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.model = Decoder(shape)
-        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self.lm_head: nn.Linear | None = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self.vocabulary: VocabularyShard | None = None
         self.tied = shape.tied_embeddings
         self.tie()
 
     def tie(self) -> None:
-        """Make input and output embedding one tensor, if they are to be."""
-        if self.tied:
+        """Make input and output embedding one tensor, if they are to be and are both here."""
+        if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
@@ -179,9 +183,16 @@ class CausalLM(nn.Module):
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
         cache: Cache | None = None,
+        targets_bt: Tensor | None = None,
+        scale: float = 1.0,
     ) -> Tensor:
-        """Logits (b, t, v). Training uses the hidden states and the fused loss instead."""
-        return self.lm_head(self.model(tokens_bt, positions_bt, documents_bt, cache))  # type: ignore[no-any-return]
+        """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits; an early stage's hidden states."""
+        hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache)
+        if self.lm_head is None:
+            return hidden_btd  # type: ignore[no-any-return]
+        if targets_bt is None:
+            return self.lm_head(hidden_btd)  # type: ignore[no-any-return]
+        return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1)
 
 
 def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator
@@ -16,11 +17,16 @@ from torch import Tensor
 from danlu.engines.base import Batch, Sampling, StepResult, StepSource
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
+from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
-from danlu.engines.torch.loss import IGNORED, linear_cross_entropy
+from danlu.engines.torch.loss import IGNORED
 from danlu.engines.torch.optimizer import Optimizer
+from danlu.engines.torch.parallelise import parallelise
+from danlu.engines.torch.pieces import fill
+from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
-from danlu.engines.torch.weights import DTYPES, own_tensors, read_weights, write_file, write_weights
+from danlu.engines.torch.shard import synchronise
+from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, read_weights, write_file, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
 from danlu.model.shape import ModelShape
@@ -41,35 +47,50 @@ class TorchEngine:
             keep_freed_memory()
         self.dtype = DTYPES[recipe.train.precision]
         torch.manual_seed(recipe.train.seed)
-        with torch.device("meta"):
-            self.model = CausalLM(shape)
-        self.model.to_empty(device=self._device)
-        self.model.tie()  # to_empty gives every module a tensor of its own
-        self.model.model.set_frequencies(shape)
-        self.decoder: torch.nn.Module = self.model.model
-        if recipe.train.compile:
-            self.decoder = torch.compile(self.model.model)  # type: ignore[assignment]
-        self.optimizer = Optimizer(self.model, recipe, self._device)
+        self.layout = Layout.start(recipe, self._device)
+        self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
+        self.stages = parallelise(shape, recipe, self.layout, self._device)
+        self.pipeline: Pipeline | None = None
+        if self.layout.pipeline > 1:
+            self.pipeline = Pipeline(self.stages, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
+        self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
+        # With tied embeddings the last pipeline rank has a second copy of the first rank's.
+        shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
+        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout)
+        self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
+
+    @property
+    def model(self) -> CausalLM:
+        """The whole model, where one process holds it."""
+        assert self.layout.mesh is None
+        return self.stages[0]
 
     def versions(self) -> dict[str, str]:
         """torch, and the threads that it computes with on a CPU."""
         return {"torch": str(torch.__version__), "torch_threads": str(torch.get_num_threads())}
 
+    def agree(self, flag: bool) -> bool:
+        """Whether any process of the layout says so."""
+        return self.layout.any(flag)
+
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw the weights on the CPU, so that a seed gives the same ones on every device."""
-        random = torch.Generator().manual_seed(self.recipe.train.seed)
-        for name, parameter in own_tensors(self.model).items():
-            parameter.copy_(torch.empty(parameter.shape).normal_(*initial(self.shape, name), generator=random))
+        """Draw each tensor on the CPU from the seed and its name, so that every layout and device starts from the same ones."""
+        for name, parameter in self.parameters.items():
+            source = EMBEDDING if self.shape.tied_embeddings and name == HEAD else name
+            random = torch.Generator().manual_seed(_seed(self.recipe.train.seed, source))
+            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source), generator=random)
+            fill(parameter, whole)
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.model, folder)
+        read_weights(self.parameters, self.shape, folder, self.layout)
 
+    @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
-        write_weights(own_tensors(self.model), folder, DTYPES[dtype])
+        write_weights(self.own, folder, DTYPES[dtype], self.layout)
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors in host memory."""
@@ -77,22 +98,45 @@ class TorchEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
-        supervised = int((batch["targets"] != IGNORED).sum())
+        counted = (batch["targets"] != IGNORED).sum().to(self._device)
+        supervised = int(self.layout.sum(counted, "data"))
         scale = self.optimizer.loss_scale
-        total = torch.zeros((), device=self._device)
-        for micro in range(batch["inputs"].shape[0]):
-            loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, scale / max(supervised, 1))
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        mean = total.item() / scale
+        # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
+        weight = scale * self.layout.data / max(supervised, 1)
+        if self.pipeline is not None:
+            total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
+            self.pipeline.sum_tied_gradients()
+        else:
+            total = torch.zeros((), device=self._device)
+            micro_batches = batch["inputs"].shape[0]
+            for micro in range(micro_batches):
+                # ZeRO 2 keeps no whole gradients, so it communicates every time.
+                synchronise(self.model_part, micro == micro_batches - 1 or self.recipe.parallel.zero_stage == 2)
+                loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+        mean = self.layout.sum(total, "data").item() / self.layout.data / scale
         norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
         return StepResult(mean, supervised, norm, skipped, scale)
 
+    @property
+    def model_part(self) -> CausalLM:
+        """What this process holds of the model, where there is no pipeline."""
+        return self.stages[0]
+
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """In the training precision."""
+        """In the training precision; each data rank takes its rows, and every process gets the sums."""
         arrays = {name: torch.as_tensor(array) for name, array in batch.items()}
-        return self._loss(arrays, 1.0).item(), int((arrays["targets"] != IGNORED).sum())
+        supervised = int((arrays["targets"] != IGNORED).sum())
+        mine = {name: tensor.chunk(self.layout.data)[self.data_rank] for name, tensor in arrays.items()}
+        if self.pipeline is not None:
+            total = self.pipeline.run(self._placed(mine), 1.0, train=False)
+        else:
+            total = torch.zeros((), device=self._device)
+            for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch):
+                total += self._loss({name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}, 1.0)
+        return self.layout.sum(total, "data").item(), supervised
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
@@ -105,21 +149,28 @@ class TorchEngine:
             )
         return generate(self.model, self.shape, tokens, sampling, end_id)
 
+    @torch.no_grad()
     def save(self, folder: Path) -> dict[str, Any]:
-        """model.safetensors (the layout of an export) and optimizer.safetensors (moments, random states)."""
-        write_weights(own_tensors(self.model), folder, torch.float32)
-        state = {name: tensor.cpu() for name, tensor in self.optimizer.tensors().items()}
-        state[_RANDOM_CPU] = torch.get_rng_state()
-        if self._device.type == "cuda":
-            state[_RANDOM_CUDA] = torch.cuda.get_rng_state(self._device)
-        write_file(state, folder / "optimizer.safetensors")
+        """model.safetensors (the layout of an export) and optimizer.safetensors (moments, random states), one per pipeline rank."""
+        self.layout.barrier()  # the folder is there
+        write_weights(self.own, folder, torch.float32, self.layout)
+        state = self.optimizer.tensors({name for name in self.own})
+        if self.layout.writes:
+            state = {name: tensor.cpu() for name, tensor in state.items()}
+            state[_RANDOM_CPU] = torch.get_rng_state()
+            if self._device.type == "cuda":
+                state[_RANDOM_CUDA] = torch.cuda.get_rng_state(self._device)
+            write_file(state, folder / f"optimizer-{self.layout.pipeline_rank:05d}.safetensors")
+        self.layout.barrier()  # all files are there
         return {"scaler": self.optimizer.state()}
 
     @torch.no_grad()
     def load(self, folder: Path, state: dict[str, Any]) -> None:
-        """The reverse of ``save``."""
-        read_weights(self.model, folder)
-        tensors = load_file(folder / "optimizer.safetensors")
+        """The reverse of ``save``, whatever layout saved it."""
+        read_weights(self.parameters, self.shape, folder, self.layout)
+        tensors: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("optimizer-*.safetensors")):
+            tensors |= load_file(file)
         torch.set_rng_state(tensors.pop(_RANDOM_CPU))
         cuda = tensors.pop(_RANDOM_CUDA, None)
         if cuda is not None and self._device.type == "cuda":
@@ -130,7 +181,7 @@ class TorchEngine:
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.model, folder)
+        read_weights(self.parameters, self.shape, folder, self.layout)
 
     def matmul_peak(self) -> float:
         """Best of a few products of 2048 x 2048 matrices in the training precision."""
@@ -153,10 +204,18 @@ class TorchEngine:
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
     def _loss(self, batch: Batch, scale: float) -> Tensor:
-        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+        tensors = self._placed(batch)
         with self._autocast():
-            hidden_btd = self.decoder(tensors["inputs"], tensors.get("positions"), tensors.get("documents"))
-            return linear_cross_entropy(hidden_btd, self.model.lm_head.weight, tensors["targets"], scale)
+            loss: Tensor = self.model_part(
+                tensors["inputs"], tensors["positions"], tensors.get("documents"), targets_bt=tensors["targets"], scale=scale
+            )
+        return loss.sum()
+
+    def _placed(self, batch: Batch) -> dict[str, Tensor]:
+        tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in batch.items()}
+        if "positions" not in tensors:
+            tensors["positions"] = torch.arange(tensors["inputs"].shape[-1], device=self._device).expand_as(tensors["inputs"])
+        return tensors
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
@@ -172,3 +231,12 @@ def _device(wanted: str) -> torch.device:
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _joined(batch: Batch) -> dict[str, Tensor]:
+    """(micro_batches, micro_batch, t) to (rows, t): the schedule cuts it into the same micro-batches again."""
+    return {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
+
+
+def _seed(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "big")

@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 IGNORED = -100
 CHUNK_BYTES = 32 << 20
@@ -19,9 +22,37 @@ BLOCK_BYTES = 4 << 20
 """FP32 softmax at once on a CPU: what its caches hold."""
 
 
+class VocabularyShard:
+    """The output embedding split by rows over the tensor ranks: each makes the logits of its part of the vocabulary."""
+
+    def __init__(self, mesh: DeviceMesh, sequence_parallel: bool) -> None:
+        self.mesh, self.sequence_parallel = mesh, sequence_parallel
+        self.group = mesh.get_group()
+
+    def whole_sequence(self, hidden_btd: Tensor) -> Tensor:
+        """Collect the parts of the sequence that the ranks hold under sequence parallelism."""
+        if not self.sequence_parallel:
+            return hidden_btd
+        split = DTensor.from_local(hidden_btd, self.mesh, [Shard(1)])
+        return split.redistribute(placements=[Replicate()]).to_local()  # type: ignore[no-any-return]
+
+    def first_row(self, vocabulary: int) -> int:
+        """The first token of this rank's part (parts are cut as torch.chunk does)."""
+        return min(vocabulary, -(-vocabulary // self.mesh.size()) * self.mesh.get_local_rank())
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, scale: float, differentiate: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_nd: Tensor,
+        weight_vd: Tensor,
+        targets_n: Tensor,
+        scale: float,
+        differentiate: bool,
+        group: dist.ProcessGroup | None,
+        first_row: int,
+    ) -> Tensor:
         device = hidden_nd.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_nd.dtype
         with torch.autocast(device, enabled=False):
@@ -33,17 +64,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
             for first in range(0, hidden.shape[0], rows):
                 part_nd = hidden[first : first + rows]
                 logits_nv = part_nd @ weight.t()
-                total += _cross_entropy(logits_nv, targets_n[first : first + rows], scale)
+                targets = targets_n[first : first + rows]
+                if group is None:
+                    total += _cross_entropy(logits_nv, targets, scale)
+                else:
+                    total += _sharded_cross_entropy(logits_nv, targets, scale, group, first_row)
                 if differentiate:
                     torch.mm(logits_nv, weight, out=grad_hidden[first : first + rows])
                     piece_vd = (logits_nv.t() @ part_nd).float()
                     grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
+            if differentiate and group is not None:
+                dist.all_reduce(grad_hidden, group=group)  # each rank has seen its part of the vocabulary only
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.hidden_dtype, ctx.spent = hidden_nd.dtype, False
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
         assert not ctx.spent, "the gradients are scaled in place, so that backward runs once"
         ctx.spent = True
         grad_hidden, grad_weight = ctx.saved_tensors
@@ -53,19 +90,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
             None,
+            None,
+            None,
         )
 
 
-def linear_cross_entropy(hidden_btd: Tensor, weight_vd: Tensor, targets_bt: Tensor, scale: float = 1.0) -> Tensor:
+def linear_cross_entropy(
+    hidden_btd: Tensor, weight_vd: Tensor, targets_bt: Tensor, scale: float = 1.0, vocabulary: VocabularyShard | None = None
+) -> Tensor:
     """scale x the sum over supervised targets of -log softmax(hidden @ weight.T)[target], a scalar in nats.
 
     hidden_btd (b, t, d); weight_vd (v, d); targets_bt int64, -100 where nothing is supervised.
-    Matrix products run in the autocast precision if there is one; the softmax is FP32.
+    Matrix products run in the autocast precision if there is one; the softmax is FP32. With a vocabulary shard the weight is
+    a DTensor split by rows, and every rank of its group returns the same loss.
     """
     # ctx.needs_input_grad is true for a parameter even under no_grad.
     differentiate = torch.is_grad_enabled() and (hidden_btd.requires_grad or weight_vd.requires_grad)
+    group, first_row = None, 0
+    if vocabulary is not None:
+        assert isinstance(weight_vd, DTensor)
+        hidden_btd = vocabulary.whole_sequence(hidden_btd)
+        group, first_row = vocabulary.group, vocabulary.first_row(weight_vd.shape[0])
+        weight_vd = weight_vd.to_local()
     total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale, differentiate
+        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale, differentiate, group, first_row
     )
     return total
 
@@ -87,3 +135,22 @@ def _cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float) -> Tensor
         gradient.scatter_add_(1, index[block], torch.full_like(loss, -1.0))
         logits_nv[block] = gradient.mul_(supervised[block] * scale)
     return total * scale
+
+
+def _sharded_cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float, group: dist.ProcessGroup, first_row: int) -> Tensor:
+    """``_cross_entropy`` where each rank has some columns: the largest logit, the sum and the target's logit cross the group."""
+    supervised = (targets_n != IGNORED)[:, None]
+    index = targets_n[:, None] - first_row
+    mine = (index >= 0) & (index < logits_nv.shape[1])
+    index = index.clamp(0, logits_nv.shape[1] - 1)
+    logits = logits_nv.float()
+    largest = logits.amax(-1, keepdim=True)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    target_logit = torch.where(mine, logits.gather(1, index), 0.0)
+    gradient = (logits - largest).exp_()
+    sums = torch.cat((gradient.sum(-1, keepdim=True), target_logit), 1)
+    dist.all_reduce(sums, group=group)
+    total, target_logit = sums[:, :1], sums[:, 1:]
+    gradient.div_(total).scatter_add_(1, index, -mine.float())
+    logits_nv.copy_(gradient.mul_(supervised * scale))
+    return ((largest + total.log() - target_logit) * supervised).sum() * scale

@@ -1,36 +1,77 @@
-"""AdamW with decoupled weight decay (Loshchilov & Hutter 2019), clipping and dynamic loss scaling."""
+"""AdamW with decoupled weight decay (Loshchilov & Hutter 2019), clipping by the global norm, and dynamic loss scaling."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from danlu.engines.torch.layout import Layout
+from danlu.engines.torch.pieces import fill, gather
+from danlu.engines.torch.weights import EMBEDDING
 from danlu.recipe import Recipe
+
+INITIAL_SCALE, GROWTH_STEPS = 2.0**16, 2000
+
+
+class LossScale:
+    """Dynamic loss scaling (Micikevicius et al. 2018): halved when a gradient overflows, doubled after 2,000 steps without."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self.value = INITIAL_SCALE if enabled else 1.0
+        self.good_steps = 0
+
+    def update(self, overflowed: bool) -> None:
+        """Learn from a step."""
+        if not self.enabled:
+            return
+        self.good_steps = 0 if overflowed else self.good_steps + 1
+        if overflowed:
+            self.value /= 2
+        elif self.good_steps == GROWTH_STEPS:
+            self.value, self.good_steps = self.value * 2, 0
 
 
 class Optimizer:
-    """Turns the gradients of a model into an update, or says why it did not."""
+    """Turns the gradients of a process's parameters into an update, or says why it did not.
 
-    def __init__(self, model: nn.Module, recipe: Recipe, device: torch.device) -> None:
+    Every decision rests on the global norm and the global loss, so that all processes of a layout take the same one.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], shadows: set[str], recipe: Recipe, layout: Layout) -> None:
+        """``shadows`` are second copies of a parameter (tied embeddings on two pipeline ranks), which the norm counts once."""
         settings = recipe.train.optimizer
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        matrices = [parameter for parameter in self.names if parameter.ndim >= 2]
-        vectors = [parameter for parameter in self.names if parameter.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        self.parameters, self.shadows, self.layout = dict(parameters), shadows, layout
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
+        self.counted = [parameter for name, parameter in parameters.items() if name not in shadows]
+        # The fused update takes parameters of one kind at a time: of one mesh, or of none.
+        groups: dict[Any, list[Tensor]] = defaultdict(list)
+        for parameter in parameters.values():
+            groups[parameter.ndim >= 2, _mesh(parameter)].append(parameter)
         first, second = settings.betas
-        self.adamw = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(first, second), eps=settings.epsilon, fused=True)
+        self.adamw = torch.optim.AdamW(
+            [
+                {"params": group, "weight_decay": settings.weight_decay if matrix else 0.0}
+                for (matrix, _), group in groups.items()
+            ],
+            lr=settings.learning_rate,
+            betas=(first, second),
+            eps=settings.epsilon,
+            fused=True,
+        )
         self.clipping = settings.gradient_clipping
-        self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "fp16")
-        # The loss is scaled inside the fused loss; scaling something here makes the scaler set itself up.
-        self.scaler.scale(torch.zeros((), device=device))
+        self.scale = LossScale(recipe.train.precision == "fp16")
 
     @property
     def loss_scale(self) -> float:
         """What the loss is multiplied by before the backward pass; 1 outside fp16."""
-        return self.scaler.get_scale()
+        return self.scale.value
 
     def step(self, learning_rate: float, loss_is_finite: bool) -> tuple[float, str | None]:
         """Unscale, clip by the global norm and update. Returns (norm before clipping, why nothing was updated or None).
@@ -39,46 +80,75 @@ class Optimizer:
         """
         for group in self.adamw.param_groups:
             group["lr"] = learning_rate
-        scale = self.loss_scale
-        self.scaler.unscale_(self.adamw)
-        gradients = [parameter.grad for parameter in self.names if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        finite = math.isfinite(norm.item())
+        norm = self._global_norm() / self.loss_scale
         skipped = None
-        if loss_is_finite and finite:
-            if self.clipping > 0:
-                torch.nn.utils.clip_grads_with_norm_(self.names, self.clipping, norm)
-            self.scaler.step(self.adamw)
+        if loss_is_finite and math.isfinite(norm):
+            factor = min(1.0, self.clipping / (norm + 1e-6)) if self.clipping > 0 else 1.0
+            self._multiply_gradients(factor / self.loss_scale)
+            self.adamw.step()
         elif not loss_is_finite:
             skipped = "the loss is not finite"
         else:
-            skipped = "loss scale overflow" if self.scaler.is_enabled() and scale > 1 else "the gradient is not finite"
-        self.scaler.update()
+            skipped = "loss scale overflow" if self.loss_scale > 1 else "the gradient is not finite"
+        self.scale.update(skipped is not None)
         self.adamw.zero_grad(set_to_none=True)
-        return norm.item(), skipped
+        return norm, skipped
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The moments and step counts of every parameter, by ``<state>.<parameter name>``."""
+    def _global_norm(self) -> float:
+        """L2 norm over all parameters of the model, each counted once however it is split or copied."""
+        by_mesh: dict[Any, list[Tensor]] = defaultdict(list)
+        for parameter in self.counted:
+            if parameter.grad is not None:
+                by_mesh[_mesh(parameter)].append(parameter.grad)
+        norms = [gather(torch.nn.utils.get_total_norm(gradients)) for gradients in by_mesh.values()]
+        square = torch.stack([norm.float() for norm in norms]).square().sum()
+        return math.sqrt(self.layout.sum(square, "pipeline").item())
+
+    def _multiply_gradients(self, factor: float) -> None:
+        if factor != 1.0:
+            torch._foreach_mul_([_local(parameter.grad) for parameter in self.names if parameter.grad is not None], factor)
+
+    def tensors(self, names: set[str]) -> dict[str, Tensor]:
+        """The moments and step counts of parameters, whole, by ``<state>.<parameter name>``; all ranks must call."""
         return {
-            f"{key}.{self.names[parameter]}": value
-            for parameter, state in self.adamw.state.items()
-            for key, value in state.items()
+            f"{key}.{name}": gather(value)
+            for name, parameter in self.parameters.items()
+            if name in names
+            for key, value in self.adamw.state.get(parameter, {}).items()
         }
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The reverse of ``tensors``; without any, the optimizer has not made a step yet."""
-        parameters = {name: parameter for parameter, name in self.names.items()}
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet."""
         self.adamw.state.clear()
-        for full_name, value in tensors.items():
+        for full_name, whole in tensors.items():
             key, name = full_name.split(".", 1)
-            # The step count too: the fused update wants it beside its parameter.
-            self.adamw.state[parameters[name]][key] = value.to(parameters[name].device)
+            for parameter in self._copies(name):
+                if whole.ndim == 0:  # the step count; the fused update wants it beside its parameter
+                    self.adamw.state[parameter][key] = whole.to(parameter.device, copy=True)
+                    continue
+                state = torch.zeros_like(parameter, requires_grad=False)
+                fill(state, whole)
+                self.adamw.state[parameter][key] = state
+
+    def _copies(self, name: str) -> list[Tensor]:
+        """This process's parameters that a stored tensor belongs to: none, one, or a tied copy."""
+        names = [name, *(self.shadows if name == EMBEDDING else ())]
+        return [self.parameters[each] for each in names if each in self.parameters]
 
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""
-        return self.scaler.state_dict()
+        return {"scale": self.scale.value, "good_steps": self.scale.good_steps} if self.scale.enabled else {}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """The reverse of ``state``; what was saved in another precision holds none, and the scale starts anew."""
-        if state:
-            self.scaler.load_state_dict(state)
+        if state and self.scale.enabled:
+            self.scale.value, self.scale.good_steps = state["scale"], state["good_steps"]
+
+
+def _mesh(tensor: Tensor) -> Any:
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+def _local(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

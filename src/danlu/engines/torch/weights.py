@@ -11,43 +11,53 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from danlu.engines.torch.layout import Layout
+from danlu.engines.torch.pieces import fill, gather, own_piece
 from danlu.errors import UserError
+from danlu.model.families import tensor_shapes
+from danlu.model.shape import ModelShape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _READABLE = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 SHARD_BYTES = 5 << 30
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
 
 
-def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, by name: a tied output embedding is not listed beside the input embedding."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def write_weights(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> None:
+def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.dtype, layout: Layout) -> None:
     """One safetensors file, or files of at most 5 GiB and their index, as transformers writes them.
 
+    Every pipeline rank writes its layers; all processes must call, since the pieces of each tensor are gathered.
     UserError: a value does not fit the type. OSError: the disk is full, or another failed write.
     """
     shards: list[dict[str, Tensor]] = [{}]
     room = SHARD_BYTES
-    for name, tensor in tensors.items():
-        size = tensor.numel() * dtype.itemsize
+    for name, parameter in parameters.items():
+        whole = gather(parameter.detach())
+        if not layout.writes:
+            continue
+        size = whole.numel() * dtype.itemsize
         if size > room and shards[-1]:
             shards.append({})
             room = SHARD_BYTES
-        shards[-1][name] = tensor
+        shards[-1][name] = _converted(name, whole, dtype)
         room -= size
-    names = [SINGLE] if len(shards) == 1 else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
-    for name, shard in zip(names, shards, strict=True):
-        write_file({key: _converted(key, tensor, dtype) for key, tensor in shard.items()}, folder / name)
-    if len(shards) > 1:
-        total = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
-        places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+    held = layout.gather([list(shard) for shard in shards] if layout.writes else [])
+    total = sum(len(each) for each in held)
+    names = [SINGLE] if total == 1 else [f"model-{i + 1:05d}-of-{total:05d}.safetensors" for i in range(total)]
+    before = sum(len(each) for each in held[: layout.rank])
+    if layout.writes:
+        for name, shard in zip(names[before:], shards, strict=False):
+            write_file(shard, folder / name)
+    if total > 1 and layout.rank == 0:
+        keys = [each for rank in held for each in rank]
+        places = {key: name for name, shard in zip(names, keys, strict=True) for key in shard}
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=2))
 
 
 def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -68,47 +78,60 @@ def write_file(tensors: dict[str, Tensor], file: Path) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
 
 
-def read_weights(model: nn.Module, folder: Path) -> None:
-    """Fill every parameter of the model from the safetensors of a folder, converting to the parameter's type.
+def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path, layout: Layout) -> None:
+    """Fill this process's parameters from the safetensors of a folder that holds the whole model.
 
     UserError: no safetensors, or tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN
     or infinity; by name.
     """
-    targets = own_tensors(model)
-    owners = {tensor.data_ptr(): name for name, tensor in targets.items()}
-    aliases = {name: owners[tensor.data_ptr()] for name, tensor in model.state_dict().items() if name not in targets}
+    expected = tensor_shapes(shape)
+    targets: dict[str, list[Tensor]] = {}
+    for name, parameter in parameters.items():
+        targets.setdefault(_stored(name, shape), []).append(parameter)
     read: dict[str, str] = {}
     unknown = []
     for file in _files(folder):
         for name, tensor in _tensors(file):
-            owner = aliases.get(name, name)
-            if owner not in targets:
+            stored = _stored(name, shape)
+            if stored not in expected:
                 if not name.endswith("rotary_emb.inv_freq"):
                     unknown.append(name)
                 continue
-            target = targets[owner]
-            value = _checked(file, name, tensor, target)
-            if owner not in read:
-                target.copy_(value)
-                read[owner] = name
-            elif not torch.equal(value.to(target.device), target):
-                raise UserError(
-                    f"{file}: {name} differs from {read[owner]}, but the model has one tensor for both; "
-                    "if the output embedding is one of its own, set tie_word_embeddings to false in config.json"
-                )
-    faults = [("missing", sorted(targets.keys() - read.keys())), ("unknown", sorted(unknown))]
+            value = _checked(file, name, tensor, expected[stored])
+            if stored in read:
+                _check_tied(file, name, read[stored], value, targets.get(stored, []))
+            read.setdefault(stored, name)
+            for parameter in targets.get(stored, []):
+                fill(parameter, value)
+    faults = [("missing", sorted(expected.keys() - read.keys())), ("unknown", sorted(unknown))]
     if any(names for _, names in faults):
         text = "; ".join(f"{len(names)} {fault} ({', '.join(names[:3])})" for fault, names in faults if names)
         raise UserError(f"{folder}: the tensors do not fit the model: {text}")
 
 
-def _checked(file: Path, name: str, tensor: Tensor, target: Tensor) -> Tensor:
+def _stored(name: str, shape: ModelShape) -> str:
+    """The name under which a tensor is stored: tied embeddings under the input's."""
+    return EMBEDDING if shape.tied_embeddings and name == HEAD else name
+
+
+def _check_tied(file: Path, name: str, other: str, value: Tensor, targets: list[Tensor]) -> None:
+    """A tied tensor that is stored twice must be one and the same."""
+    for parameter in targets:
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if not torch.equal(own_piece(value, parameter).to(local), local):
+            raise UserError(
+                f"{file}: {name} differs from {other}, but the model has one tensor for both; "
+                "if the output embedding is one of its own, set tie_word_embeddings to false in config.json"
+            )
+
+
+def _checked(file: Path, name: str, tensor: Tensor, expected: tuple[int, ...]) -> Tensor:
     if tensor.dtype not in _READABLE:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise UserError(f"{file}: {name} is {kind}, so quantized or no weight; take the checkpoint in bf16, fp16 or fp32")
-    if tensor.shape != target.shape:
-        raise UserError(f"{file}: {name} has shape {tuple(tensor.shape)}, the model needs {tuple(target.shape)}")
-    value = tensor.to(target.dtype)
+    if tuple(tensor.shape) != expected:
+        raise UserError(f"{file}: {name} has shape {tuple(tensor.shape)}, the model needs {expected}")
+    value = tensor.to(torch.float32)
     if not torch.isfinite(value).all():
         raise UserError(f"{file}: {name} holds NaN or infinity; the checkpoint is damaged, take another one")
     return value

@@ -1,0 +1,119 @@
+"""Where this process stands in the layout: its rank along each dimension, and the groups that it talks to.
+
+Dimensions from the outside in: pipeline, replicate, shard, tensor. Data-parallel ranks are replicas (ZeRO 0) or shards (ZeRO 1 to 3),
+so that one of the two middle dimensions has size 1. Tensor ranks are neighbours, which puts them on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from danlu.errors import UserError
+from danlu.recipe import Recipe
+
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of parallelism and this process's place. Without a mesh, one process does all."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    mesh: DeviceMesh | None = None
+
+    @classmethod
+    def start(cls, recipe: Recipe, device: torch.device) -> Layout:
+        """Join the process group that the launcher's environment describes. UserError: another number of processes."""
+        parallel = recipe.parallel
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        if world != parallel.processes:
+            raise UserError(
+                f"parallel: data x tensor x pipeline = {parallel.processes}, but {world} processes were started; "
+                "let `danlu train` start them, or start that many"
+            )
+        if world == 1:
+            return cls()
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        replicate, shard = (parallel.data, 1) if parallel.zero_stage == 0 else (1, parallel.data)
+        sizes = (parallel.pipeline, replicate, shard, parallel.tensor)
+        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
+        return cls(parallel.data, parallel.tensor, parallel.pipeline, mesh)
+
+    @property
+    def rank(self) -> int:
+        """Of all processes; 0 also without any other."""
+        return dist.get_rank() if self.mesh is not None else 0
+
+    @property
+    def pipeline_rank(self) -> int:
+        """Which pipeline stage this process begins with."""
+        return self._place("pipeline")
+
+    @property
+    def data_rank(self) -> int:
+        """Which slice of the global batch is this process's."""
+        return self._place("replicate") + self._place("shard")
+
+    @property
+    def tensor_rank(self) -> int:
+        """Which slice of the heads, the MLP and the vocabulary is this process's."""
+        return self._place("tensor")
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes its stage's share of a checkpoint."""
+        return self.data_rank == 0 and self.tensor_rank == 0
+
+    def submesh(self, *names: str) -> DeviceMesh:
+        """Some dimensions of the mesh."""
+        assert self.mesh is not None
+        return self.mesh[names if len(names) > 1 else names[0]]
+
+    def group(self, name: str) -> dist.ProcessGroup:
+        """The process group along one dimension; "data" is whichever of replicate and shard is used."""
+        if name == "data":
+            name = "replicate" if self.submesh("replicate").size() > 1 else "shard"
+        return self.submesh(name).get_group()
+
+    def sum(self, value: Tensor, *names: str) -> Tensor:
+        """Sum over the ranks of the named dimensions, in place; every rank gets it."""
+        if self.mesh is not None:
+            for name in names:
+                if getattr(self, name) > 1:
+                    dist.all_reduce(value, group=self.group(name))
+        return value
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.mesh is not None:
+            dist.barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's small value, by rank."""
+        if self.mesh is None:
+            return [value]
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if self.mesh is None:
+            return flag
+        value = torch.tensor(float(flag), device=self.mesh.device_type)
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return value.item() > 0
+
+    def _place(self, name: str) -> int:
+        return self.mesh.get_local_rank(name) if self.mesh is not None else 0

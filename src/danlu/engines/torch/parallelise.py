@@ -1,0 +1,45 @@
+"""How parallelism and memory techniques are put on the model from the outside, one call each."""
+
+from __future__ import annotations
+
+import torch
+
+from danlu.engines.torch import pipeline, recompute, shard, tensor_parallel
+from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.layout import Layout
+from danlu.model.shape import ModelShape
+from danlu.recipe import Recipe
+
+
+def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device) -> list[CausalLM]:
+    """This process's part of the model, with storage but without values: one module, or its pipeline stages.
+
+    The order matters: the pipeline decides which layers are here; tensor parallelism splits their matrices; recomputation wraps
+    what is left of each layer; compilation sees all of that; sharding comes last, since it hooks into the finished modules.
+    """
+    parallel = recipe.parallel
+    with torch.device("meta"):
+        whole = CausalLM(shape)
+    stages = pipeline.cut(whole, shape, layout, parallel.schedule) if layout.pipeline > 1 else [whole]
+    for stage in stages:
+        if layout.tensor > 1:
+            tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel)
+            stage.tie()
+        recompute.apply(stage, recipe.memory.recompute, recipe.memory.recompute_every)
+        if recipe.train.compile:
+            _compile(stage, whole=layout.mesh is None)
+        if layout.data > 1:
+            shard.apply(stage, layout, parallel.zero_stage)
+        stage.to_empty(device=device)
+        stage.tie()  # to_empty gives every module a tensor of its own
+        stage.model.set_frequencies(shape)
+    return stages
+
+
+def _compile(stage: CausalLM, whole: bool) -> None:
+    """The decoder as one graph in one process; layer by layer where hooks and collectives lie between the layers."""
+    if whole:
+        stage.model.compile()
+        return
+    for block in stage.model.layers.values():
+        block.compile()
