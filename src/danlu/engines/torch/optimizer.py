@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from danlu.engines.base import LOSS_SCALE_OVERFLOW
 from danlu.recipe import Recipe
 
 
@@ -52,7 +53,7 @@ class Optimizer:
         elif not loss_is_finite:
             skipped = "the loss is not finite"
         else:
-            skipped = "loss scale overflow" if self.scaler.is_enabled() and scale > 1 else "the gradient is not finite"
+            skipped = LOSS_SCALE_OVERFLOW if self.scaler.is_enabled() and scale > 1 else "the gradient is not finite"
         self.scaler.update()
         self.adamw.zero_grad(set_to_none=True)
         return norm.item(), skipped
