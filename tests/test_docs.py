@@ -246,6 +246,17 @@ def test_the_table_of_verbs_is_complete() -> None:
     assert re.findall(r"^\| `danlu ([a-z]+(?: [a-z]+)?)", README.read_text("utf-8"), re.MULTILINE) == list(verbs(cli))
 
 
+def test_the_messages_that_are_explained_exist() -> None:
+    """Each piece of a message in docs/errors.md stands in the source, where braces hold what the dots stand for."""
+    source = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
+    source = re.sub(r"\{[^{}]*\}", "…", re.sub(r'"\s*\n\s*f?"', "", source))
+    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "errors.md").read_text("utf-8"), re.MULTILINE)
+    assert len(rows) > 15
+    for message in rows:
+        for piece in message.split("…"):
+            assert piece.strip(" ()") in source, message
+
+
 def test_the_picture_is_small() -> None:
     picture = (ROOT / "docs" / "report.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) < 300_000

@@ -161,6 +161,27 @@ def test_an_export_is_trained_on(
     assert again.tokenizer.fingerprint == trained.tokenizer.fingerprint
 
 
+def test_an_imported_run_needs_what_it_came_from_no_more(
+    danlu: Call, exported: Path, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own folder is enough to measure it, to export it, and to go on training."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(exported, "origin")
+    command = ["train", recipe_file, "model={hugging_face: origin}", "data.tokenizer={path: origin}", "name=second"]
+    assert danlu(*command).code == 0
+    before = json.loads(danlu("evaluate", "runs/second", "--json").out)
+    shutil.rmtree("origin")
+    shutil.rmtree("runs/second/checkpoints/step-00000012")
+    assert danlu(*command).err == ""
+    after = json.loads(danlu("evaluate", "runs/second", "--json").out)
+    assert {**after, "checkpoint": None} == {**before, "checkpoint": None}  # which notes the time that its steps took
+    assert danlu("export", "runs/second", "--to", "again").code == 0
+    assert json.loads(Path("again/config.json").read_text()) == json.loads((exported / "config.json").read_text())
+    Path("runs/second/shape.json").write_text("{}")
+    code, out, err = danlu("evaluate", "runs/second")
+    assert (code, out) == (2, "") and err.startswith("danlu: runs/second/shape.json: damaged (") and err.count("\n") == 1
+
+
 def test_import_and_export_change_no_weight(trained: stages.Trained, exported: Path, recipe_file: Path, tmp_path: Path) -> None:
     recipe = recipes.load(recipe_file, [f"model={{hugging_face: {exported}}}", f"data.tokenizer={{path: {exported}}}"])
     shape = recipes.resolve_shape(recipe, trained.prepared.vocab_size)

@@ -68,7 +68,7 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     """
     from danlu.pipeline import run_stages
 
-    settings, folder = _open(recipe, overrides, root)
+    settings, folder = _open(recipe, overrides, root, trains=True)
     run_stages(settings, folder, sys.stdout)
 
 
@@ -85,7 +85,7 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     """
     from danlu import stages
 
-    settings, folder = _open(recipe, overrides, root)
+    settings, folder = _open(recipe, overrides, root, trains=False)
     with stages.writing(folder):
         stages.prepare(settings, folder, click.echo)
 
@@ -107,7 +107,7 @@ def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     """
     from danlu import stages
 
-    settings, folder = _open(recipe, overrides, root)
+    settings, folder = _open(recipe, overrides, root, trains=True)
     with stages.writing(folder):
         prepared = stages.prepare(settings, folder, click.echo)
         if (summary := stages.finished(settings, folder, prepared, click.echo)) is not None:
@@ -343,11 +343,17 @@ def _load(recipe: Path, overrides: tuple[str, ...]) -> Recipe:
     return recipes.load(RunFolder.open(recipe).recipe_file if recipe.is_dir() else recipe, overrides)
 
 
-def _open(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, RunFolder]:
-    """The recipe and its run folder: the given one, or, under a new name, another one below the folder of all runs."""
+def _open(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool) -> tuple[Recipe, RunFolder]:
+    """The recipe and its run folder: the given one, or, under a new name, another one below the folder of all runs.
+
+    With trains, an engine that cannot run here is an error before any work is done.
+    """
+    from danlu import engines
     from danlu.run_folder import RunFolder
 
     settings = _load(recipe, overrides)
+    if trains:
+        engines.check(settings)
     same = recipe.is_dir() and _load(recipe, ()).name == settings.name
     return settings, RunFolder.create(settings, recipe if same else root / settings.name)
 

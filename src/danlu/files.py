@@ -21,6 +21,21 @@ _FULL = {
 }
 
 
+_held: set[int] = set()
+"""Handles of the locks of this process."""
+
+
+def _let_go() -> None:
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+# A lock lives as long as any process that inherited it: without this, a loader's worker, which outlives a killed training
+# process by some seconds, would keep the next one out.
+os.register_at_fork(after_in_child=_let_go)
+
+
 def why(error: OSError) -> str:
     """The reason of a failed write in a few words."""
     return _FULL.get(error.errno or 0, error.strerror or str(error))
@@ -85,9 +100,11 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
             raise UserError(f"{path}: cannot be locked: {why(error)}; this file system may lack locks, use another") from None
         if not mine:
             raise UserError(f"{folder}: {busy}")
+        _held.add(handle)
         try:
             yield
         finally:
+            _held.discard(handle)
             path.unlink(missing_ok=True)
     finally:
         os.close(handle)

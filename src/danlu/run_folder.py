@@ -37,9 +37,9 @@ class RunFolder:
         run = cls(path)
         with locked(path, BUSY):
             try:
-                if run.recipe_file.is_file():
+                if run.recipe_file.is_file() and (run.data.exists() or run.checkpoints.exists()):
                     _check_same(recipes.load(run.recipe_file), recipe, path)
-                elif path.is_dir() and set(path.iterdir()) - {aside(run.recipe_file)}:
+                elif path.is_dir() and set(path.iterdir()) - {aside(run.recipe_file)} and not run.recipe_file.is_file():
                     raise UserError(f"{path} is not empty and holds no {RECIPE}; give the run another name or clear the folder")
                 path.mkdir(exist_ok=True)
                 write_text(run.recipe_file, recipes.dump(recipe))

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from pydantic import ValidationError
+
 from danlu import __version__, engines
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
@@ -33,6 +35,7 @@ from danlu.watch.report import write_report
 
 EVALUATION_TOKENS = 8192
 """Tokens of a batch outside training, where no gradient needs memory."""
+SHAPE = "shape.json"
 CONTEXT = 8
 """Tokens before a new one that are decoded with it: enough to hold a whole character, and the blank that some tokenizers take
 off the beginning of a text."""
@@ -68,8 +71,9 @@ def prepare(recipe: Recipe, run: RunFolder, report: Report) -> Prepared:
 def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) -> dict[str, Any]:
     """Train, or go on training, and write summary.json and report.html whatever way it ends. Returns the summary."""
     start = time.monotonic()
-    shape = resolve_shape(recipe, prepared.vocab_size)
+    shape = _shape(recipe, run, prepared)
     engine = engines.create(recipe, shape)
+    run.write(SHAPE, shape.model_dump(mode="json"))
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
     run.write("environment.json", versions | probes.machine())
     try:
@@ -83,6 +87,20 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) ->
     run.write("summary.json", summary)
     write_report(run.path)
     return summary
+
+
+def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:
+    """The shape that the run's checkpoints have; before the first one, what the recipe says.
+
+    It is kept, since the folder that model.hugging_face named may be gone by the time the run is opened again.
+    """
+    if not run.checkpoints.is_dir() or (kept := run.read(SHAPE)) is None:
+        return resolve_shape(recipe, prepared.vocab_size)
+    try:
+        return ModelShape.model_validate(kept)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{run.path / SHAPE}: damaged ({first['loc']}: {first['msg']}); delete it to go by the recipe") from None
 
 
 def finished(recipe: Recipe, run: RunFolder, prepared: Prepared, report: Report) -> dict[str, Any] | None:
@@ -116,7 +134,7 @@ def open_trained(run: RunFolder, report: Report) -> Trained:
         raise UserError(
             f"{found.path} was trained on other data, or with another tokenizer, than {run.data} holds; bring that data back"
         )
-    shape = resolve_shape(recipe, prepared.vocab_size)
+    shape = _shape(recipe, run, prepared)
     engine = engines.create(recipe, shape)
     engine.load_weights(found.path)
     return Trained(engine, shape, tokenizers.load(prepared.folder), prepared, recipe, found.step, identity(found))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.data.aside import building, locked
+from danlu.data.aside import building
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
 from danlu.errors import DanluError, UserError
@@ -53,7 +51,8 @@ def start(source: Path, folder: Path, before: str = "") -> subprocess.Popen[str]
 
 def test_a_folder_appears_when_the_block_ends_well(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
-    with locked(folder), building(folder, print) as partial:
+    folder.parent.mkdir()
+    with building(folder, print) as partial:
         (partial / "a").write_text("a")
         assert not folder.exists()
     assert [path.name for path in folder.parent.iterdir()] == ["data"]
@@ -62,7 +61,7 @@ def test_a_folder_appears_when_the_block_ends_well(tmp_path: Path) -> None:
 
 def test_nothing_is_left_when_the_block_fails(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with pytest.raises(KeyboardInterrupt), locked(folder), building(folder, print) as partial:
+    with pytest.raises(KeyboardInterrupt), building(folder, print) as partial:
         (partial / "a").write_text("a")
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
@@ -106,26 +105,6 @@ def test_two_preparations_of_one_folder(medium: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
-def test_a_lock_file_that_was_left_is_no_lock(tmp_path: Path) -> None:
-    (tmp_path / "data.lock").write_text("")
-    with locked(tmp_path / "data"):
-        assert (tmp_path / "data.lock").exists()
-    assert not (tmp_path / "data.lock").exists()
-
-
-def test_a_lock_on_a_removed_file_guards_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other process ends, and removes the file, between our opening and our locking it."""
-    lock = fcntl.flock
-
-    def flock(handle: int, how: int) -> None:
-        os.unlink(tmp_path / "data.lock")
-        lock(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(UserError, match="another process"), locked(tmp_path / "data"):
-        pass
-
-
 @pytest.mark.parametrize("limit", [100, 60_000])
 def test_a_full_disk(medium: Path, tmp_path: Path, limit: int) -> None:
     """A limit on the size of files stands in for the disk: writing fails in the same way, in the middle of a file."""
@@ -150,7 +129,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(medium: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"), locked(tmp_path / "file" / "data"):
-        pass
+    with pytest.raises(UserError, match="cannot be written"):
+        prepare(recipe([{"path": str(medium)}]), tmp_path / "file" / "data", print)

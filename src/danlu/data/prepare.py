@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
-from danlu.data.aside import building, locked
+from danlu.data.aside import building
 from danlu.data.encode import Item, encoded
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
@@ -21,10 +21,12 @@ from danlu.data.sources import Listing, resolve
 from danlu.data.split import place
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
+from danlu.files import locked
 from danlu.recipe.sections import DataSection, Recipe
 
 Report = Callable[[str], None]
 TRAIN, VALIDATION = "train", "validation"
+BUSY = "another process is preparing this folder; wait for it, or choose another folder"
 ROUND_TRIPS = 32
 """Documents by which a loaded tokenizer is tried for loss."""
 
@@ -41,7 +43,7 @@ def prepare(recipe: Recipe, folder: Path, report: Report) -> Prepared:
     folder = Path(folder)
     if is_prepared(folder):
         return reuse.reuse(recipe, folder, report)
-    with locked(folder):
+    with locked(folder, BUSY):
         if is_prepared(folder):  # finished by another process since
             return reuse.reuse(recipe, folder, report)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -10,13 +10,18 @@ from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def create(recipe: Recipe, shape: ModelShape) -> Engine:
-    """The engine that the recipe names, with its model built and no weights drawn yet. UserError: it is not installed."""
+def check(recipe: Recipe) -> None:
+    """UserError: the engine that the recipe names cannot run here. Imports no framework."""
     name = recipe.train.engine
     if name == "paddle":
         raise UserError("train.engine: paddle is not part of this version; use train.engine=torch")
     if importlib.util.find_spec("torch") is None:
         raise UserError("train.engine: torch is not installed; install it with: pip install 'danlu[torch,data]'")
+
+
+def create(recipe: Recipe, shape: ModelShape) -> Engine:
+    """The engine that the recipe names, with its model built and no weights drawn yet. UserError: it cannot run here."""
+    check(recipe)
     from danlu.engines.torch.engine import TorchEngine
 
     return TorchEngine(recipe, shape)

@@ -19,6 +19,10 @@ class StepSource(Protocol):
     def __getitem__(self, step: int) -> dict[str, np.ndarray]: ...
 
 
+LOSS_SCALE_OVERFLOW = "loss scale overflow"
+"""Why fp16 training skips a step now and then: the scale was too large and is halved. No cause for worry."""
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What one optimizer step did.

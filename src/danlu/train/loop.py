@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
-from danlu.engines.base import Batch, Engine, StepResult
+from danlu.engines.base import LOSS_SCALE_OVERFLOW, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token, parameter_count, state_bytes
 from danlu.model.shape import ModelShape
@@ -25,8 +25,6 @@ from danlu.watch.console import LiveLine, Progress, header
 from danlu.watch.format import bytes_text, count, duration
 from danlu.watch.store import Recorder
 
-LOSS_SCALE_OVERFLOW = "loss scale overflow"
-"""The skipped step that is part of fp16 training and no cause for worry."""
 RECENT_STEPS = 20
 """Steps whose mean loss is held against a validation loss; that of a single batch says as much of the batch as of the model."""
 

@@ -194,6 +194,10 @@ class Recorder:
             except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
                 self._disconnect()
                 self._drop(records, error)
+            except BaseException:  # Ctrl-C: nothing of the transaction stays, and the records wait for the next one
+                self._disconnect()
+                self._pending.extendleft(reversed(records))
+                raise
 
     def _write(self, records: Sequence[_Record]) -> None:
         """Store the records and a sign of life in one transaction; what memory knows of the file changes once it is through."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -23,9 +25,18 @@ class _Steps(Dataset[Batch | DanluError]):
             return error  # raised here, it would reach the training process as a traceback wrapped into its message
 
 
-def _ignore_interrupt(_worker: int) -> None:
-    # Ctrl-C goes to the whole process group; the training process decides what it means.
+def _heed_only_the_parent(_worker: int) -> None:
+    """Ctrl-C, `timeout` and SLURM signal every process; what that means for the run is for the training process to decide."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # macOS has no way to tell who sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+
+
+def _leave_when_told(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)
 
 
 def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) -> Iterator[Batch]:
@@ -36,7 +47,7 @@ def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) ->
         sampler=steps,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_ignore_interrupt,
+        worker_init_fn=_heed_only_the_parent,
         pin_memory=pin_memory,
         generator=torch.Generator(),  # its own, so that a resume, which starts another loader, finds torch's unmoved
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from danlu.engines.base import LOSS_SCALE_OVERFLOW
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.pieces import fill, gather
 from danlu.engines.torch.weights import EMBEDDING
@@ -89,7 +90,7 @@ class Optimizer:
         elif not loss_is_finite:
             skipped = "the loss is not finite"
         else:
-            skipped = "loss scale overflow" if self.loss_scale > 1 else "the gradient is not finite"
+            skipped = LOSS_SCALE_OVERFLOW if self.loss_scale > 1 else "the gradient is not finite"
         self.scale.update(skipped is not None)
         self.adamw.zero_grad(set_to_none=True)
         return norm, skipped

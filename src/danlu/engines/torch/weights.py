@@ -71,6 +71,7 @@ def write_file(tensors: dict[str, Tensor], file: Path) -> None:
     """One safetensors file. OSError as from any other write: the library's own error hides a full disk in its text."""
     try:
         save_file(tensors, file, metadata={"format": "pt"})
+        file.chmod(0o666 & ~_umask())  # the library makes files that only their owner can read
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -78,7 +79,13 @@ def write_file(tensors: dict[str, Tensor], file: Path) -> None:
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
 
 
-def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path, layout: Layout) -> None:
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path) -> None:
     """Fill this process's parameters from the safetensors of a folder that holds the whole model.
 
     UserError: no safetensors, or tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN
