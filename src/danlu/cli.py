@@ -117,6 +117,20 @@ def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
     click.echo(f"report: {folder.path / 'report.html'}")
 
 
+@cli.command(hidden=True)
+@RUN
+def worker(run: Path) -> None:
+    """One rank of a layout, started by `danlu train`.
+
+    \b
+    Example:
+      torchrun --nproc-per-node 4 -m danlu worker runs/quickstart
+    """
+    from danlu import stages
+
+    stages.worker(_run_folder(run), sys.stdout)
+
+
 @cli.command()
 @RUN
 @click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +21,9 @@ from danlu.data.prepared import Prepared
 from danlu.data.stream import TokenStream
 from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
-from danlu.engines.base import Engine, Sampling
-from danlu.errors import UserError
-from danlu.files import locked, sha256
+from danlu.engines.base import Engine, Sampling, error_file
+from danlu.errors import DanluError, UserError
+from danlu.files import locked, sha256, write_json
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, resolve_shape
 from danlu.recipe.sections import GenerateSection
@@ -69,10 +70,19 @@ def prepare(recipe: Recipe, run: RunFolder, report: Report) -> Prepared:
 
 
 def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) -> dict[str, Any]:
-    """Train, or go on training, and write summary.json and report.html whatever way it ends. Returns the summary."""
+    """Train, or go on training, and write summary.json and report.html whatever way it ends. Returns the summary.
+
+    A layout of several processes is started here, unless this is one of them.
+    """
+    if recipe.parallel.processes > 1 and not engines.is_worker():
+        engines.launch(recipe, run.path)
+        summary: dict[str, Any] = run.read("summary.json")
+        return summary
     start = time.monotonic()
     shape = _shape(recipe, run, prepared)
     engine = engines.create(recipe, shape)
+    if engine.rank > 0:
+        return train_loop(recipe, shape, engine, prepared, run.path, stream)
     run.write(SHAPE, shape.model_dump(mode="json"))
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
     run.write("environment.json", versions | probes.machine())
@@ -87,6 +97,18 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) ->
     run.write("summary.json", summary)
     write_report(run.path)
     return summary
+
+
+def worker(run: RunFolder, stream: TextIO) -> None:
+    """One rank of a layout: train the run, and leave the error that ends it where the launcher looks for it."""
+    recipe = run.load_recipe()
+    try:
+        train(recipe, run, Prepared.open(run.data), stream)
+    except DanluError as error:
+        told = error_file(run.path, int(os.environ.get("RANK", "0")))
+        told.parent.mkdir(exist_ok=True)
+        write_json(told, {"message": str(error), "exit_code": error.exit_code})
+        raise
 
 
 def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:
@@ -127,7 +149,7 @@ def newest(run: RunFolder, report: Report) -> Checkpoint:
 
 def open_trained(run: RunFolder, report: Report) -> Trained:
     """Load the newest good checkpoint of a run. UserError: there is none, or the run's data is not what it was trained on."""
-    recipe = run.load_recipe()
+    recipe = run.load_recipe().alone
     found = newest(run, report)
     prepared = Prepared.open(run.data)
     if found.state.get("data") != prepared.fingerprint:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 
 from danlu.engines.base import Engine
 from danlu.errors import UserError
@@ -25,3 +27,16 @@ def create(recipe: Recipe, shape: ModelShape) -> Engine:
     from danlu.engines.torch.engine import TorchEngine
 
     return TorchEngine(recipe, shape)
+
+
+def is_worker() -> bool:
+    """Whether a launcher has started this process as one of several (torchrun's variables)."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def launch(recipe: Recipe, run: Path) -> None:
+    """Train a run in the processes of its layout, started on this machine. DanluError: what ended the one that failed first."""
+    check(recipe)
+    from danlu.engines.torch.launch import launch as start
+
+    start(recipe.parallel.processes, run)

@@ -52,14 +52,26 @@ class Sampling:
     seed: int
 
 
+def error_file(run: Path, rank: int) -> Path:
+    """Where one process of a layout leaves the error that ended it: JSON with message and exit_code."""
+    return run / "logs" / f"error-{rank}.json"
+
+
 class Engine(Protocol):
     """One model, its optimizer and its device, in one framework."""
 
     device: str
     """Such as ``cpu`` or ``cuda:0``."""
+    rank: int
+    """Of this process among those of the layout; 0 writes what a run leaves, all call the same methods in the same order."""
+    data_rank: int
+    """Which slice of every global batch is this process's."""
 
     def versions(self) -> dict[str, str]:
         """The framework and its version, for the record."""
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any process of the layout says so; all wait for all."""
 
     def initialise(self) -> None:
         """Draw the initial weights from the seed."""
@@ -77,7 +89,10 @@ class Engine(Protocol):
         """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length)."""
+        """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).
+
+        Every process gets the whole batch and the sums over it; the batch divides by the data ranks.
+        """
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """Continue the prompt token by token until end_id (not yielded) or max_tokens."""

@@ -26,6 +26,8 @@ def split_layers(shape: ModelShape, stages: int) -> list[range]:
         return max(others * layer, last * layer + head)
 
     last = min(range(1, shape.layers - stages + 2), key=lambda n: (dearest(n), -n))
-    sizes = [(shape.layers - last) // (stages - 1) + (i < (shape.layers - last) % (stages - 1)) for i in range(stages - 1)] + [last]
+    sizes = [(shape.layers - last) // (stages - 1) + (i < (shape.layers - last) % (stages - 1)) for i in range(stages - 1)] + [
+        last
+    ]
     starts = [sum(sizes[:i]) for i in range(stages)]
     return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]

@@ -49,18 +49,38 @@ def _layout(recipe: Recipe) -> list[Problem]:
     """A layout that no number of processes could run; what depends on the model is in resolve."""
     parallel, problems = recipe.parallel, []
     if parallel.zero_stage and parallel.data == 1:
-        problems.append(Problem(("parallel", "zero_stage"), f"{parallel.zero_stage} splits over data ranks; give parallel.data 2 or more, or zero_stage 0"))
+        problems.append(
+            Problem(
+                ("parallel", "zero_stage"),
+                f"{parallel.zero_stage} splits over data ranks; give parallel.data 2 or more, or zero_stage 0",
+            )
+        )
     if parallel.sequence_parallel and parallel.tensor == 1:
-        problems.append(Problem(("parallel", "sequence_parallel"), "splits over tensor ranks; give parallel.tensor 2 or more, or leave it out"))
+        problems.append(
+            Problem(
+                ("parallel", "sequence_parallel"), "splits over tensor ranks; give parallel.tensor 2 or more, or leave it out"
+            )
+        )
     if parallel.sequence_parallel and recipe.data.sequence_length % parallel.tensor:
-        text = f"{recipe.data.sequence_length} is not divisible by parallel.tensor ({parallel.tensor}), as sequence_parallel needs"
-        problems.append(Problem(("data", "sequence_length"), f"{text}; give {_nearest_multiples(recipe.data.sequence_length, parallel.tensor)}"))
+        text = (
+            f"{recipe.data.sequence_length} is not divisible by parallel.tensor ({parallel.tensor}), as sequence_parallel needs"
+        )
+        problems.append(
+            Problem(
+                ("data", "sequence_length"), f"{text}; give {_nearest_multiples(recipe.data.sequence_length, parallel.tensor)}"
+            )
+        )
     if parallel.schedule == "interleaved":
         if parallel.pipeline == 1:
-            problems.append(Problem(("parallel", "schedule"), "interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out"))
+            problems.append(
+                Problem(
+                    ("parallel", "schedule"), "interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out"
+                )
+            )
         elif recipe.train.global_batch % parallel.data == 0 and recipe.accumulation % parallel.pipeline:
-            text = f"interleaved runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline}), and a step has {recipe.accumulation}"
-            problems.append(Problem(("parallel", "schedule"), f"{text}; give memory.micro_batch such that it divides"))
+            text = f"interleaved runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline})"
+            way_out = "choose memory.micro_batch such that it divides"
+            problems.append(Problem(("parallel", "schedule"), f"{text}, and a step has {recipe.accumulation}; {way_out}"))
     if parallel.pipeline > 1 and parallel.zero_stage == 2:
         text = "2 with a pipeline would reduce whole gradients after every micro-batch; give 1, or 3"
         problems.append(Problem(("parallel", "zero_stage"), text))

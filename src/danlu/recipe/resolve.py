@@ -189,7 +189,8 @@ def _layout_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
             break
     stages = parallel.pipeline * (2 if parallel.schedule == "interleaved" else 1)
     if stages > shape.layers:
-        text = f"{parallel.pipeline} makes {stages} stages of {shape.layers} layers; give at most {shape.layers * parallel.pipeline // stages}"
+        most = shape.layers * parallel.pipeline // stages
+        text = f"{parallel.pipeline} makes {stages} stages of {shape.layers} layers; give at most {most}"
         problems.append(Problem(("parallel", "pipeline"), text))
     return problems
 

@@ -175,10 +175,14 @@ class ParallelSection(Section):
         json_schema_extra=RESUMABLE,
     )
     schedule: Literal["1f1b", "interleaved"] = Field(
-        "1f1b", description="Order of the pipeline's micro-batches; interleaved has two stages a rank.", json_schema_extra=RESUMABLE
+        "1f1b",
+        description="Order of the pipeline's micro-batches; interleaved has two stages a rank.",
+        json_schema_extra=RESUMABLE,
     )
     sequence_parallel: bool = Field(
-        False, description="Tensor ranks also split norms and the residual stream along the sequence.", json_schema_extra=RESUMABLE
+        False,
+        description="Tensor ranks also split norms and the residual stream along the sequence.",
+        json_schema_extra=RESUMABLE,
     )
 
     @property
@@ -198,7 +202,7 @@ class MemorySection(Section):
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none",
-        description="Activations made anew in the backward pass: all but a layer's input, or all but matmul and attention outputs.",
+        description="What is made anew in the backward pass: all of a layer, or all but matrix products and attention.",
         json_schema_extra=RESUMABLE,
     )
     recompute_every: int = Field(1, gt=0, description="Recompute in every n-th layer only.", json_schema_extra=RESUMABLE)

@@ -30,14 +30,18 @@ class _Damaged(Exception):
     """Why a checkpoint cannot be trusted."""
 
 
+def unfinished(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is while it is written."""
+    return folder / f"step-{step:08d}.partial"
+
+
 def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep: int) -> Path:
     """Write a checkpoint and then delete the oldest beyond ``keep``.
 
     ``write`` puts files into the folder that it is given and returns the state that goes beside them (JSON).
     RunStopped: it could not be written (a full disk); the checkpoints that were there are untouched.
     """
-    place = folder / f"step-{step:08d}"
-    partial = folder / f"{place.name}.partial"
+    place, partial = folder / f"step-{step:08d}", unfinished(folder, step)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -56,8 +58,10 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
     Interrupted: somebody asked for it; a checkpoint was saved. RunStopped: going on makes no sense, and a checkpoint was saved,
     or the disk is full. KeyboardInterrupt: somebody asked twice; the steps since the last checkpoint are lost.
     """
+    leads = engine.rank == 0
+    stream = stream if leads else open(os.devnull, "w")  # noqa: SIM115 - as long as the process
     live = LiveLine(stream, recipe.watch.print_every)
-    with Recorder.open(folder / "metrics.sqlite") as recorder, watched() as interrupt:
+    with Recorder.open(folder / "metrics.sqlite") if leads else nullcontext() as recorder, watched() as interrupt:
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
         resumed = session.restore()
         if session.position.step >= recipe.train.steps:
@@ -87,7 +91,7 @@ class _Session:
         prepared: Prepared,
         folder: Path,
         live: LiveLine,
-        recorder: Recorder,
+        recorder: Recorder | None,
         interrupt: Interrupt,
     ) -> None:
         self.recipe, self.shape, self.engine, self.prepared = recipe, shape, engine, prepared
@@ -102,6 +106,8 @@ class _Session:
             micro_batch=recipe.micro_batch,
             document_mask=recipe.data.document_mask,
             seed=recipe.train.seed,
+            rank=engine.data_rank,
+            world_size=recipe.parallel.data,
         )
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
         self.flops = flops_per_token(shape, recipe.data.sequence_length)
@@ -114,7 +120,11 @@ class _Session:
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
         said: list[str] = []
-        found = checkpoint.latest(self.checkpoints, said.append, repair=True)
+        if self.recorder is None:
+            self.engine.agree(False)  # the first process looks first, and tidies up
+        found = checkpoint.latest(self.checkpoints, said.append, repair=self.recorder is not None)
+        if self.recorder is not None:
+            self.engine.agree(False)
         for line in said:
             self.live.note(line)
         if found is None:
@@ -136,7 +146,8 @@ class _Session:
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
         info = {"device": self.engine.device, "precision": self.recipe.train.precision}
-        self.recorder.start_segment(self.position.step + 1, info)
+        if self.recorder is not None:
+            self.recorder.start_segment(self.position.step + 1, info)
         self.event("start" if resumed is None else "resume", resumed or "training starts")
 
     def header_rows(self) -> list[tuple[str, str]]:
@@ -154,6 +165,11 @@ class _Session:
             ("device", f"{self.engine.device}, {recipe.train.precision}, matmul peak {self.peak / 1e9:,.0f} GFLOP/s"),
             ("folder", str(self.folder)),
         ]
+        parallel = recipe.parallel
+        if parallel.processes > 1:
+            degrees = {"data": parallel.data, "tensor": parallel.tensor, "pipeline": parallel.pipeline}
+            layout = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+            rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
         if self.position.step:
             rows.append(("resumed", f"after step {self.position.step} of {steps}"))
         size = state_bytes(self.shape)
@@ -178,7 +194,7 @@ class _Session:
                 self._save()
             if position.non_finite >= train.non_finite_limit:
                 self._stop_non_finite()
-            if self.interrupt.requested and not last:
+            if self.engine.agree(self.interrupt.requested) and not last:
                 self._save()
                 done = f"step {position.step} of {train.steps}"
                 raise Interrupted(f"stopped after {done} with a checkpoint; run the same command to go on")
@@ -220,7 +236,7 @@ class _Session:
     def _show(self, result: StepResult, rate: float, seconds: float, waited: float) -> None:
         position = self.position
         speed = self.step_tokens / seconds
-        mfu = speed * self.flops / self.peak
+        mfu = speed * self.flops / (self.peak * self.recipe.parallel.processes)
         memory = probes.resident_bytes()
         values = {
             "train/loss": result.loss,
@@ -237,7 +253,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self.recorder.scalars(position.step, values)
+        self._record(values)
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -262,7 +278,7 @@ class _Session:
         for batch in evaluation_batches(
             self.prepared.validation,
             sequence_length=self.recipe.data.sequence_length,
-            batch=self.recipe.micro_batch,
+            batch=self.recipe.train.global_batch,
             document_mask=self.recipe.data.document_mask,
             max_tokens=self.recipe.train.evaluate_tokens,
         ):
@@ -276,7 +292,7 @@ class _Session:
         if position.recent_losses:
             recent = sum(position.recent_losses) / len(position.recent_losses)
             position.validation_ratio = values["validation/ratio"] = loss / recent
-        self.recorder.scalars(position.step, values)
+        self._record(values)
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self) -> None:
@@ -288,6 +304,10 @@ class _Session:
             engine_state = self.engine.save(folder)
             return {"engine": engine_state, "position": asdict(self.position), "data": self.prepared.fingerprint}
 
+        if self.recorder is None:
+            self.engine.save(checkpoint.unfinished(self.checkpoints, self.position.step))
+            self.saved = self.position.step
+            return
         self.recorder.flush()  # first, so that a run that goes on from this checkpoint has the curves up to it
         path = checkpoint.save(self.checkpoints, self.position.step, write, self.recipe.checkpoint.keep)
         self.saved = self.position.step
@@ -304,7 +324,12 @@ class _Session:
 
     def event(self, kind: str, message: str, **data: Any) -> None:
         """Record what happened at this step."""
-        self.recorder.event(self.position.step, kind, message, **data)
+        if self.recorder is not None:
+            self.recorder.event(self.position.step, kind, message, **data)
+
+    def _record(self, values: dict[str, float]) -> None:
+        if self.recorder is not None:
+            self.recorder.scalars(self.position.step, values)
 
     def summary(self) -> dict[str, Any]:
         """The run in one flat object. Losses in nats a token; speed in the steps alone, since the first start of the run."""

@@ -172,6 +172,11 @@ class CausalLM(nn.Module):
         self.tied = shape.tied_embeddings
         self.tie()
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.model.frequencies.device
+
     def tie(self) -> None:
         """Make input and output embedding one tensor, if they are to be and are both here."""
         if self.tied and self.lm_head is not None and self.model.embed_tokens is not None:
@@ -186,7 +191,10 @@ class CausalLM(nn.Module):
         targets_bt: Tensor | None = None,
         scale: float = 1.0,
     ) -> Tensor:
-        """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits; an early stage's hidden states."""
+        """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits.
+
+        An early pipeline stage returns its hidden states (b, t, d).
+        """
         hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache)
         if self.lm_head is None:
             return hidden_btd  # type: ignore[no-any-return]

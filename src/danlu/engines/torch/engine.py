@@ -153,10 +153,10 @@ class TorchEngine:
 
     @torch.no_grad()
     def save(self, folder: Path) -> dict[str, Any]:
-        """model.safetensors (the layout of an export) and optimizer.safetensors (moments, random states), one per pipeline rank."""
+        """Weights in the layout of an export, and moments and random states; each pipeline rank writes its layers."""
         self.layout.barrier()  # the folder is there
         write_weights(self.own, folder, torch.float32, self.layout)
-        state = self.optimizer.tensors({name for name in self.own})
+        state = self.optimizer.tensors(set(self.own))
         if self.layout.writes:
             state = {name: tensor.cpu() for name, tensor in state.items()}
             state[_RANDOM_CPU] = torch.get_rng_state()

@@ -32,7 +32,7 @@ class KeyValueCache:
 @torch.no_grad()
 def generate(model: CausalLM, shape: ModelShape, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
     """Yield the new tokens in FP32; stops before end_id, at max_tokens, or where the context is full."""
-    device = model.lm_head.weight.device
+    device = model.device
     random = torch.Generator(device).manual_seed(sampling.seed)
     capacity = min(len(tokens) + sampling.max_tokens, shape.max_sequence_length)
     cache = KeyValueCache(shape, capacity, device)

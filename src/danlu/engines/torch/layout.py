@@ -1,7 +1,7 @@
 """Where this process stands in the layout: its rank along each dimension, and the groups that it talks to.
 
-Dimensions from the outside in: pipeline, replicate, shard, tensor. Data-parallel ranks are replicas (ZeRO 0) or shards (ZeRO 1 to 3),
-so that one of the two middle dimensions has size 1. Tensor ranks are neighbours, which puts them on one machine.
+Dimensions from the outside in: pipeline, replicate, shard, tensor. Data-parallel ranks are replicas (ZeRO 0) or shards (ZeRO 1
+to 3), so that one of the two middle dimensions has size 1. Tensor ranks are neighbours, which puts them on one machine.
 """
 
 from __future__ import annotations

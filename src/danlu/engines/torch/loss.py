@@ -34,7 +34,7 @@ class VocabularyShard:
         if not self.sequence_parallel:
             return hidden_btd
         split = DTensor.from_local(hidden_btd, self.mesh, [Shard(1)])
-        return split.redistribute(placements=[Replicate()]).to_local()  # type: ignore[no-any-return]
+        return split.redistribute(placements=[Replicate()]).to_local()
 
     def first_row(self, vocabulary: int) -> int:
         """The first token of this rank's part (parts are cut as torch.chunk does)."""
@@ -137,7 +137,9 @@ def _cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float) -> Tensor
     return total * scale
 
 
-def _sharded_cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float, group: dist.ProcessGroup, first_row: int) -> Tensor:
+def _sharded_cross_entropy(
+    logits_nv: Tensor, targets_n: Tensor, scale: float, group: dist.ProcessGroup, first_row: int
+) -> Tensor:
     """``_cross_entropy`` where each rank has some columns: the largest logit, the sum and the target's logit cross the group."""
     supervised = (targets_n != IGNORED)[:, None]
     index = targets_n[:, None] - first_row

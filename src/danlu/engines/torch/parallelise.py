@@ -23,7 +23,7 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     stages = pipeline.cut(whole, shape, layout, parallel.schedule) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
-            tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel)
+            tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
             stage.tie()
         recompute.apply(stage, recipe.memory.recompute, recipe.memory.recompute_every)
         if recipe.train.compile:

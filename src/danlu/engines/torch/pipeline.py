@@ -1,4 +1,4 @@
-"""Pipeline parallelism: consecutive layers on consecutive ranks, micro-batches in 1F1B or interleaved order (Narayanan et al. 2021)."""
+"""Pipeline parallelism: consecutive layers on consecutive ranks; 1F1B or interleaved order (Narayanan et al. 2021)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ class Pipeline:
         numbers = range(layout.pipeline_rank, self.total, layout.pipeline)
         self.first, self.last = numbers[0] == 0, numbers[-1] == self.total - 1
         group = layout.group("pipeline")
-        wrapped = [PipelineStage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)]
+        wrapped: list[Any] = [
+            PipelineStage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)
+        ]
         # The stage that ends in the loss returns it; gradients are not divided, since every micro-batch carries its own weight.
         options: dict[str, Any] = {"loss_fn": lambda output, _target: output.sum(), "scale_grads": False}
         self.schedule: Any = (
@@ -77,10 +79,13 @@ class Pipeline:
         return total
 
     def sum_tied_gradients(self) -> None:
-        """The input embedding on the first rank and the output embedding on the last are one parameter: add up their gradients."""
+        """The embeddings on the first and on the last rank are one parameter: both get the sum of the gradients."""
         if self.pair is None or not (self.first or self.last):
             return
         weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight  # type: ignore[union-attr]
+        if isinstance(weight, DTensor):
+            # The backward pass of a look-up may leave the gradient split in another way than its weight.
+            weight.grad = weight.grad.redistribute(placements=weight.placements)
         gradient = weight.grad
         assert gradient is not None
         dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=self.pair)

@@ -36,4 +36,4 @@ def apply(model: CausalLM, mode: str, every: int) -> None:
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     for name, block in model.model.layers.items():
         if int(name) % every == 0:
-            block.forward = partial(checkpoint, block.forward, **options)  # type: ignore[method-assign]
+            block.forward = partial(checkpoint, block.forward, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -25,37 +26,43 @@ _HEADS = 2
 """Dimension of the heads in (b, t, h, k): each tensor rank norms its own heads, and the norm's gradient is summed over them."""
 
 
-def apply(model: CausalLM, mesh: DeviceMesh, sequence_parallel: bool) -> None:
+def apply(model: CausalLM, mesh: DeviceMesh, sequence_parallel: bool, qk_norm: bool) -> None:
     """Split the parameters of this stage in place."""
     stream = Shard(1) if sequence_parallel else Replicate()
-    column, row = ColwiseParallel, lambda: RowwiseParallel(output_layouts=stream)
     ends: dict[str, Any] = {}
     if model.model.embed_tokens is not None:
         ends["embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
     if model.model.norm is not None and sequence_parallel:
         ends["norm"] = SequenceParallel(use_local_output=True)
-    parallelize_module(model.model, mesh, ends)
+    _split(model.model, mesh, ends)
     for block in model.model.layers.values():
         plan: dict[str, Any] = {
-            "self_attn.q_proj": column(),
-            "self_attn.k_proj": column(),
-            "self_attn.v_proj": column(),
-            "self_attn.o_proj": row(),
-            "mlp.gate_proj": column(),
-            "mlp.up_proj": column(),
-            "mlp.down_proj": row(),
+            "self_attn.q_proj": ColwiseParallel(),
+            "self_attn.k_proj": ColwiseParallel(),
+            "self_attn.v_proj": ColwiseParallel(),
+            "self_attn.o_proj": RowwiseParallel(output_layouts=stream),
+            "mlp.gate_proj": ColwiseParallel(),
+            "mlp.up_proj": ColwiseParallel(),
+            "mlp.down_proj": RowwiseParallel(output_layouts=stream),
         }
-        if block.self_attn.qk_norm:
+        if qk_norm:
             for name in ("q_norm", "k_norm"):
                 plan[f"self_attn.{name}"] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
         if sequence_parallel:
-            whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),), "use_local_output": True}
             plan["input_layernorm"] = plan["post_attention_layernorm"] = SequenceParallel(use_local_output=True)
             plan["self_attn"] = PrepareModuleInput(
-                input_layouts=(Shard(1), None, None, None), desired_input_layouts=(Replicate(), None, None, None), use_local_output=True
+                input_layouts=(Shard(1), None, None, None),
+                desired_input_layouts=(Replicate(), None, None, None),
+                use_local_output=True,
             )
-            plan["mlp"] = PrepareModuleInput(**whole)
-        parallelize_module(block, mesh, plan)
+            plan["mlp"] = PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
+            )
+        _split(block, mesh, plan)
     if model.lm_head is not None:
-        parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
+        _split(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
         model.vocabulary = VocabularyShard(mesh, sequence_parallel)
+
+
+def _split(module: nn.Module, mesh: DeviceMesh, plan: dict[str, Any]) -> None:
+    parallelize_module(module, mesh, plan)
