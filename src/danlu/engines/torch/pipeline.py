@@ -83,11 +83,11 @@ class Pipeline:
         if self.pair is None or not (self.first or self.last):
             return
         weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight  # type: ignore[union-attr]
-        if isinstance(weight, DTensor):
-            # The backward pass of a look-up may leave the gradient split in another way than its weight.
-            weight.grad = weight.grad.redistribute(placements=weight.placements)
         gradient = weight.grad
         assert gradient is not None
+        if isinstance(gradient, DTensor) and isinstance(weight, DTensor):
+            # The backward pass of a look-up may leave the gradient split in another way than its weight.
+            weight.grad = gradient = gradient.redistribute(placements=weight.placements)
         dist.all_reduce(gradient.to_local() if isinstance(gradient, DTensor) else gradient, group=self.pair)
 
 
