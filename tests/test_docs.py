@@ -182,7 +182,9 @@ def test_make_in_a_fresh_clone(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
 
     def plan(target: str) -> str:
-        return subprocess.run(["make", "--no-print-directory", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["make", "--no-print-directory", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
 
     quick, everything = plan("quickstart"), plan("test")
     for made in (quick, everything):
