@@ -32,12 +32,14 @@ benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face T
 	$(PYTHON) -m venv .venv
 
 .venv/quickstart.done: .venv/bin/python pyproject.toml constraints.txt
+	@echo "installing PyTorch and what else the quick start needs into .venv; this takes some minutes, mostly the download"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,data]'
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
 .venv/test.done: .venv/quickstart.done
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,dev]'
+	@echo "installing everything into .venv; this takes some minutes, mostly the download"
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,dev]'
 	touch $@
 
 clean:  ## delete the environment and the caches; runs stay

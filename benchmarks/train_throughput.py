@@ -4,6 +4,11 @@ The same 42 M-parameter Llama shape (stories42M: hidden 512, 8 layers, vocabular
 sequence 256, batch 4, bf16 autocast with FP32 weights, fused AdamW, clipping at 1.0. Each contender runs in a process of its
 own, in turn (A B C D A B C D ...), and the medians are compared round by round.
 
+Peak memory is the sum of each process's largest resident size (VmHWM on Linux, which is not inherited from the parent, as
+getrusage's figure is): the contender's own and its descendants', looked up every second, since danlu's loader process ends with
+the training. Pages that a forked process shares with its parent count once for each, so that danlu's figure, the only one with a
+second process, is an upper bound; peak_own_mib is that of the contender's process alone.
+
     danlu     `danlu train` as it is: loader process, metrics, checks
     engine    danlu's engine alone, stepping over batches that are already in memory
     bare      the loop that people write: danlu's decoder, cross_entropy, clip_grad_norm_, AdamW
@@ -18,15 +23,17 @@ import argparse
 import itertools
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from danlu.watch.probes import peak_resident_bytes
 
 SEQUENCE, BATCH, WARM = 256, 4, 4
 CONTENDERS = ("danlu", "engine", "bare", "trainer")
@@ -186,10 +193,22 @@ def measure(name: str, folder: Path, steps: int) -> dict[str, float]:
 
 def contend(name: str, folder: Path, steps: int) -> None:
     runners = {"danlu": run_danlu, "engine": run_engine, "bare": run_bare, "trainer": run_trainer}
+    done, peaks = threading.Event(), [0]
+    watcher = threading.Thread(target=_watch_peak, args=(done, peaks), daemon=True)
+    watcher.start()
     times = runners[name](folder, steps)[WARM - 1 :]
+    done.set()
+    watcher.join()
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": statistics.median(gaps), "mean": statistics.mean(gaps), "peak_mib": peak}))
+    own = peak_resident_bytes()
+    memory = {"peak_mib": max(*peaks, own) / 2**20, "peak_own_mib": own / 2**20}
+    print(json.dumps({"seconds": statistics.median(gaps), "mean": statistics.mean(gaps), **memory}))
+
+
+def _watch_peak(done: threading.Event, peaks: list[int]) -> None:
+    """Append the peak of this process and its descendants every second until done."""
+    while not done.wait(1.0):
+        peaks.append(peak_resident_bytes(children=True))
 
 
 def main() -> None:
@@ -223,6 +242,7 @@ def main() -> None:
                 )
     shape = resolve_shape(settings, None)
     peak = engines.create(settings, shape).matmul_peak()
+    assert peak is not None  # only fp16 on a CPU has none
 
     def ratio(other: str, figure: str = "seconds") -> float:
         return statistics.median(each[other][figure] / each["danlu"][figure] for each in rounds)
@@ -234,6 +254,8 @@ def main() -> None:
         "ratio_to_own_engine": ratio("engine"),
         "peak_memory_ratio_to_bare_loop": 1 / ratio("bare", "peak_mib"),
         "peak_memory_ratio_to_trainer": 1 / ratio("trainer", "peak_mib"),
+        "peak_own_memory_ratio_to_bare_loop": 1 / ratio("bare", "peak_own_mib"),
+        "peak_own_memory_ratio_to_trainer": 1 / ratio("trainer", "peak_own_mib"),
         "share_of_matmul_peak": speed * flops_per_token(shape, SEQUENCE) / peak,
         "tokens_per_second": speed,
     }

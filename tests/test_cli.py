@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,7 @@ REFUSED = {
     "run folder is a file": (["generate", "tiny.yaml"], "tiny.yaml: not a run folder"),
     "no run folder": (["export", "nowhere"], "nowhere: not a run folder"),
     "sampling out of range": (["generate", "x", "--temperature", "-1"], "'--temperature': -1.0 is not in the range"),
+    "runs folder is none": (["run", "tiny.yaml", "--runs", "/dev/null"], "/dev/null: is not a folder"),
     "unknown dtype": (["export", "x", "--dtype", "int8"], "'int8' is not one of 'fp32', 'bf16', 'fp16'"),
     "unknown preset": (["model", "show", "llama-5n"], "did you mean llama-5m"),
     "no model": (["model", "show", "folder"], "folder holds no config.json"),
@@ -179,6 +182,12 @@ def test_bad_input_gets_one_line_and_exit_code_2(danlu: Call, place: Path, argum
     [
         (["generate", "RUN", "--prompt", "the " * 200], "the model's context holds 128"),
         (["generate", "RUN", "--prompt", "caf\udce9"], "the prompt is not UTF-8"),
+        (["generate", "RUN", "--temperature", "nan"], "generate.temperature: must be a number from 0 up, but is nan"),
+        (["generate", "RUN", "--temperature", "inf"], "generate.temperature: must be a number from 0 up, but is inf"),
+        (["generate", "RUN", "--top-p", "nan"], "generate.top_p: must be a number above 0 up to 1, but is nan"),
+        (["generate", "RUN", "--seed", "99999999999999999999999"], "generate.seed: must be a whole number from 0 to below 2^63"),
+        (["generate", "RUN", "--seed", str(2**63)], "generate.seed: must be a whole number from 0 to below 2^63"),
+        (["evaluate", "RUN", "--file", "picture.png"], "picture.png: not UTF-8 at byte 0"),
         (["evaluate", "RUN", "--file", "gbk.txt"], "gbk.txt: not UTF-8 at byte"),
         (["evaluate", "RUN", "--file", "blank.txt"], "no text in 1 files"),
         (["evaluate", "RUN", "--file", "nowhere.txt"], "there is no such file or folder"),
@@ -235,18 +244,19 @@ def test_a_checkpoint_with_fewer_rows_than_the_tokenizer_has_tokens(danlu: Call,
 # --- how it ends ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, click.Abort])
+@pytest.mark.parametrize(
+    ("raised", "before"),
+    [(KeyboardInterrupt, "\n"), (click.Abort, "")],  # click ends the terminal's own ^C with a line end first
+)
 def test_ctrl_c_is_one_line_and_130(
-    danlu: Call, place: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+    danlu: Call, place: Path, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], before: str
 ) -> None:
     def stop(*_: object) -> None:
         raise raised
 
     monkeypatch.setattr("danlu.stages.prepare", stop)
-    assert danlu("prepare", "tiny.yaml") == (130, "", "danlu: stopped at once; what was saved before is intact\n") or (
-        raised is KeyboardInterrupt  # click ends the terminal's own ^C with a line of its own first
-        and danlu("prepare", "tiny.yaml") == (130, "", "\ndanlu: stopped at once; what was saved before is intact\n")
-    )
+    line = "danlu: stopped at once; what was saved before is intact\n"
+    assert danlu("prepare", "tiny.yaml") == (130, "", before + line)
 
 
 def test_a_full_disk_is_one_line(danlu: Call, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +265,85 @@ def test_a_full_disk_is_one_line(danlu: Call, place: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("danlu.stages.prepare", fail)
     assert danlu("prepare", "tiny.yaml") == (1, "", "danlu: runs/tiny/evaluation.json: the disk is full\n")
+
+
+AS_SOMEBODY_ELSE = """
+import os, sys
+from danlu import cli
+
+def call(*arguments):
+    sys.argv = ["danlu", *arguments]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        return ended.code or 0
+
+prompt = ("--prompt", "the", "--max-tokens", "3")
+assert call("evaluate", "tiny") == call("generate", "tiny", *prompt) == 0  # all is imported now, whoever may read it
+print("----", flush=True)
+if os.geteuid() == 0:
+    os.seteuid(65534)
+codes = [call("evaluate", "tiny"), call("evaluate", "tiny", "--json"), call("generate", "tiny", *prompt)]
+print("----", flush=True)
+codes += [call("export", "tiny", "--to", "inside/model"), call("train", "tiny")]
+codes += [call("run", "tiny", "name=two", "--runs", "inside")]
+codes += [call("evaluate", "shut"), call("train", "shut"), call("evaluate", "closed"), call("run", "closed")]
+print(codes)
+"""
+
+
+def test_places_that_cannot_be_written_or_read(run_copy: RunFolder) -> None:
+    """In a process of an ordinary user, since root may do everything: figures are shown, the rest is exit code 2."""
+    root = run_copy.path.parent
+    (root / "inside").mkdir()
+    for name, part in (("shut", ""), ("closed", "checkpoints")):
+        shutil.copytree(run_copy.path, root / name)
+        (root / name / part).chmod(0)
+    folders = [
+        root,
+        *(path for path in (*run_copy.path.rglob("*"), run_copy.path, root / "inside", root / "closed") if path.is_dir()),
+    ]
+    try:
+        for folder in folders:
+            folder.chmod(0o555)
+        (root / "closed" / "checkpoints").chmod(0)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_SOMEBODY_ELSE], capture_output=True, text=True, cwd=root, env=ONE_THREAD, timeout=120
+        )
+    finally:
+        for folder in (*folders, root / "shut", root / "closed" / "checkpoints"):
+            folder.chmod(0o755)
+    first, second, last = done.stdout.split("----\n")
+    figures, sample = first[: first.index("the")], first[first.index("the") :]
+    assert second.startswith(figures) and second.endswith(sample), done.stderr
+    assert json.loads(second[len(figures) : -len(sample)])["source"] == "validation"
+    assert last.splitlines()[-1] == "[0, 0, 0, 2, 2, 2, 2, 2, 2, 2]", done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("danlu: ") for line in lines)
+    warning = "danlu: the result is not kept: tiny/evaluation.json: cannot be written: Permission denied"
+    assert warning in lines
+    assert len([line for line in lines if line != warning]) == 7
+
+
+def test_what_serving_needs_is_enough_to_generate(run_copy: RunFolder, danlu: Call) -> None:
+    """The extra `serve`, beside an engine: none of what `data` and `dev` have beyond it."""
+    project = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {
+        name: {re.split(r"[>=]", requirement)[0] for requirement in listed}
+        for name, listed in project["optional-dependencies"].items()
+    }
+    assert extras["serve"] == {"tokenizers"}
+    absent = (extras["data"] | extras["dev"]) - extras["serve"] - extras["torch"]
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"
+        f"sys.argv = ['danlu', 'generate', {str(run_copy.path)!r}, '--prompt', 'the', '--max-tokens', '5']\n"
+        "from danlu.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=ONE_THREAD, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == danlu("generate", run_copy.path, "--prompt", "the", "--max-tokens", 5).out
 
 
 def test_a_mistake_in_the_code_is_not_hidden(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,6 +475,21 @@ def test_json_outputs_parse(danlu: Call, place: Path, run_copy: RunFolder) -> No
     assert isinstance(rows, list) and isinstance(presets, list)
     total = next(row["value"] for row in rows if (row["section"], row["label"]) == ("parameters", "total"))
     assert next(each["parameters"] for each in presets if each["preset"] == "llama-5m") == total
+
+
+def test_a_model_is_shown_as_its_recipe_trains_it(danlu: Call, place: Path, run_copy: RunFolder) -> None:
+    def shown(*arguments: object) -> set[str]:
+        return {row["section"] for row in json.loads(danlu("model", "show", *arguments, "--json").out)}
+
+    own = {"parameters", "training FLOPs a token at 32 tokens", "training state, fp32"}
+    assert shown("tiny.yaml") == shown(run_copy.path) == own
+    Path("half.yaml").write_text(
+        Path("tiny.yaml").read_text("utf-8").replace("  steps: 12\n", "  steps: 12\n  precision: bf16\n"), "utf-8"
+    )
+    assert shown("half.yaml") == {"parameters", "training FLOPs a token at 32 tokens", "training state, bf16"}
+    others = {"parameters", "training FLOPs a token at 64 tokens", "training state, fp16"}
+    assert shown("half.yaml", "--sequence-length", 64, "--precision", "fp16") == others
+    assert shown("llama-5m") == {"parameters", "training FLOPs a token at 2,048 tokens", "training state, fp32"}
 
 
 def test_generate_prints_prompt_and_continuation(danlu: Call, run_copy: RunFolder) -> None:

@@ -182,7 +182,9 @@ def test_make_in_a_fresh_clone(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
 
     def plan(target: str) -> str:
-        return subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["make", "--no-print-directory", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
 
     quick, everything = plan("quickstart"), plan("test")
     for made in (quick, everything):
@@ -191,7 +193,7 @@ def test_make_in_a_fresh_clone(tmp_path: Path) -> None:
     assert "paddle" not in quick and "paddle" in everything
     order = [everything.index(step) for step in ("paddle", "ruff check", "ruff format --check", "mypy", "pytest")]
     assert order == sorted(order)
-    listed = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["make", "--no-print-directory"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert set(re.findall(r"make ([\w-]+)", listed)) >= {target for target in targets if not target.startswith(".")}
     assert not (tmp_path / ".venv").exists()

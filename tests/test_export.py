@@ -179,7 +179,8 @@ def test_an_imported_run_needs_what_it_came_from_no_more(
     assert json.loads(Path("again/config.json").read_text()) == json.loads((exported / "config.json").read_text())
     Path("runs/second/shape.json").write_text("{}")
     code, out, err = danlu("evaluate", "runs/second")
-    assert (code, out) == (2, "") and err.startswith("danlu: runs/second/shape.json: damaged (") and err.count("\n") == 1
+    assert (code, out) == (2, "") and err.startswith("danlu: runs/second/shape.json: damaged (vocab_size: Field required); ")
+    assert err.count("\n") == 1
 
 
 def test_import_and_export_change_no_weight(trained: stages.Trained, exported: Path, recipe_file: Path, tmp_path: Path) -> None:
@@ -211,13 +212,41 @@ def test_an_existing_folder_is_replaced_only_when_it_is_an_export(trained: stage
             exports.export(trained, other, "fp32", replace=replace)
 
 
-def test_what_a_killed_export_left_is_in_nobody_s_way(trained: stages.Trained, tmp_path: Path) -> None:
-    for leftover in ("model.partial", "model.previous"):
-        (tmp_path / leftover).mkdir()
-        (tmp_path / leftover / "model.safetensors").write_text("half")
-    exports.export(trained, tmp_path / "model", "fp32", replace=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+def test_folders_beside_an_export_are_the_users_own(trained: stages.Trained, tmp_path: Path) -> None:
+    own = ("model.partial", "model.previous", ".danlu-export-1")
+    for name in own:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("mine")
+    for replace in (False, True):
+        exports.export(trained, tmp_path / "model", "fp32", replace=replace)
+    assert {path.name for path in tmp_path.iterdir()} == {"model", *own}
+    assert all((tmp_path / name / "model.safetensors").read_text() == "mine" for name in own)
     assert transformers_model(tmp_path / "model").config.vocab_size == trained.shape.vocab_size
+
+
+def test_an_export_can_be_read_by_whom_the_umask_lets(trained: stages.Trained, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    folder = exports.export(trained, tmp_path / "model", "fp32", replace=False)
+    assert folder.stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_an_export_that_cannot_take_its_place_gives_it_back(
+    trained: stages.Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = exports.export(trained, tmp_path / "model", "fp32", replace=False)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    replace = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if (source.name, target) == ("new", folder):
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(DanluError, match="nothing was changed there"):
+        exports.export(trained, folder, "bf16", replace=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_failed_export_leaves_the_one_before(trained: stages.Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +283,7 @@ def test_a_disk_that_fills_during_an_export(trained_folder: tuple[RunFolder, str
 
 def test_a_place_that_cannot_be_written(trained: stages.Trained, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DanluError, match="cannot be written"):
+    with pytest.raises(UserError, match=r"cannot be written: .*; give another folder with --to"):
         exports.export(trained, tmp_path / "file" / "model", "fp32", replace=False)
     with pytest.raises(UserError, match="exists and is no export"):
         exports.export(trained, Path("/"), "fp32", replace=False)

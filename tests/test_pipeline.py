@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,14 +107,20 @@ def test_a_lost_checkpoint_is_trained_again_and_all_that_follows(run_copy: RunFo
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
     loss = json.loads((run_copy.path / "evaluation.json").read_text())["loss"]
     printed = run_again(run_copy, recipe_file)
-    assert "step-00000012 is damaged" in printed
-    assert (
-        "after step 10 of 12" in told(printed, "resumed")
-        if "resumed" in printed.split("What happened")[1]
-        else "after step 10" in printed
-    )
+    assert printed.count("step-00000012 is damaged") == 1
+    assert "after step 10 of 12" in printed.split("What happened")[0]
     assert told(printed, "stages").startswith("prepare (reused), train, evaluate")
     assert json.loads((run_copy.path / "evaluation.json").read_text())["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_damaged_checkpoint_of_a_finished_run_is_named_once(run_copy: RunFolder, recipe_file: Path) -> None:
+    """One beyond the last step, so that nothing is trained again; train, evaluate and generate all look past it."""
+    shutil.copytree(run_copy.checkpoints / "step-00000012", run_copy.checkpoints / "step-00000013")
+    (run_copy.checkpoints / "step-00000013" / "model.safetensors").write_bytes(b"")
+    (run_copy.path / "samples.json").unlink()
+    printed = run_again(run_copy, recipe_file)
+    assert told(printed, "stages") == "prepare (reused), train (reused), evaluate (reused), generate"
+    assert printed.count("step-00000013 is damaged") == 1
 
 
 def test_a_run_with_an_export(run_copy: RunFolder, recipe_file: Path) -> None:

@@ -85,6 +85,7 @@ def test_what_does_not_change_the_training_may_change(tmp_path: Path, override: 
 
 def test_another_recipe_is_refused_and_the_fields_named(tmp_path: Path) -> None:
     run = RunFolder.create(recipe(), tmp_path / "first")
+    run.data.mkdir()
     before = run.recipe_file.read_bytes()
     assert refusal(recipe("train.seed=3", "checkpoint.every=7"), run.path) == (
         f"{run.path} holds the run of another recipe (train.seed was 0, is now 3); "
@@ -93,8 +94,14 @@ def test_another_recipe_is_refused_and_the_fields_named(tmp_path: Path) -> None:
     assert run.recipe_file.read_bytes() == before
 
 
-def test_three_fields_are_named_and_the_others_counted(tmp_path: Path) -> None:
+def test_a_run_in_which_nothing_was_done_takes_a_mended_recipe(tmp_path: Path) -> None:
+    """The first preparation found an empty corpus, say; there is nothing that another recipe could spoil."""
     RunFolder.create(recipe(), tmp_path / "first")
+    assert RunFolder.create(recipe("train.seed=3"), tmp_path / "first").load_recipe().train.seed == 3
+
+
+def test_three_fields_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    RunFolder.create(recipe(), tmp_path / "first").data.mkdir()
     other = recipe("train.global_batch=4", "train.seed=3", "data.sequence_length=64", "train.optimizer.learning_rate=1.0")
     text = refusal(other, tmp_path / "first")
     assert text.count(", is now ") == 3
@@ -120,6 +127,7 @@ def test_a_killed_beginning_is_no_hindrance(tmp_path: Path) -> None:
 
 def test_a_recipe_that_was_damaged(tmp_path: Path) -> None:
     run = RunFolder.create(recipe(), tmp_path / "first")
+    run.data.mkdir()
     run.recipe_file.write_text("name: first\nmodle: 3\n")
     text = refusal(recipe(), run.path)
     assert str(run.recipe_file) in text
@@ -128,6 +136,7 @@ def test_a_recipe_that_was_damaged(tmp_path: Path) -> None:
 
 def test_a_run_that_another_process_works_on(tmp_path: Path) -> None:
     run = RunFolder.create(recipe(), tmp_path / "first")
+    run.data.mkdir()
     before = run.recipe_file.read_bytes()
     with locked(run.path, "not asked here"):
         text = refusal(recipe("checkpoint.every=7"), run.path)

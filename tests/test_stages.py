@@ -118,6 +118,21 @@ def test_the_seed_decides_what_is_drawn(trained: stages.Trained) -> None:
     assert drawn(1, number=1) == drawn(2), "the prompts of one call have seeds that follow each other"
 
 
+def test_seeds_and_limits_at_the_end_of_their_range(trained: stages.Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sampling] = []
+
+    def record(tokens: list[int], sampling: Sampling, end_id: int | None) -> list[int]:
+        seen.append(sampling)
+        return []
+
+    monkeypatch.setattr(trained.engine, "generate", record)
+    settings = stages.sampling_settings(trained.recipe, {"seed": 2**63 - 1, "top_k": 10**30})
+    for number in range(2):
+        assert list(stages.generate(trained, "the", settings, number)) == []
+    assert [sampling.seed for sampling in seen] == [2**63 - 1, 0]
+    assert {sampling.top_k for sampling in seen} == {trained.shape.vocab_size}
+
+
 @pytest.mark.parametrize(
     ("prompt", "says"), [("the " * 200, "the model's context holds 128"), ("caf\udce9", "not UTF-8 (at character 3)")]
 )
@@ -166,12 +181,14 @@ def naive_nats(trained: stages.Trained, stream: object, length: int) -> tuple[fl
 
 
 def test_evaluation_equals_a_naive_loop(trained: stages.Trained, run_copy: RunFolder) -> None:
-    result = stages.evaluate(trained, run_copy)
+    result = stages.evaluate(trained)
     nats, counted = naive_nats(trained, trained.prepared.validation, 32)
     assert result["tokens"] == counted
     assert result["loss"] == pytest.approx(nats / counted, rel=1e-5)
     assert result["perplexity"] == pytest.approx(math.exp(nats / counted), rel=1e-4)
     assert result["bits_per_byte"] == pytest.approx(nats / math.log(2) / trained.prepared.validation.text_bytes, rel=1e-5)
+    (run_copy.path / "evaluation.json").unlink()
+    stages.keep_evaluation(run_copy, result)
     assert json.loads((run_copy.path / "evaluation.json").read_text()) == result
 
 
@@ -184,11 +201,9 @@ def test_evaluation_of_a_file_counts_its_own_bytes(trained: stages.Trained, tmp_
     assert not (tmp_path / "evaluation.json").exists()
 
 
-def test_an_evaluation_that_overflows_is_still_a_number(
-    trained: stages.Trained, monkeypatch: pytest.MonkeyPatch, run_copy: RunFolder
-) -> None:
+def test_an_evaluation_that_overflows_is_still_a_number(trained: stages.Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained.engine, "evaluate", lambda batch: (1e6, 1))
-    assert math.isfinite(stages.evaluate(trained, run_copy)["perplexity"])
+    assert math.isfinite(stages.evaluate(trained)["perplexity"])
 
 
 # --- what a run folder must hold -----------------------------------------------------------------------------------------------
@@ -226,7 +241,12 @@ def test_finished_means_trained_to_the_last_step_on_this_data(run_copy: RunFolde
     weights.write_bytes(weights.read_bytes()[:-1])
     told: list[str] = []
     assert stages.finished(recipe, run_copy, prepared, told.append) is None
-    assert len(told) == 1 and "damaged" in told[0]
+    assert told == [], "the training that follows says it"
+    for checkpoint in run_copy.checkpoints.iterdir():
+        (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="checkpoints are damaged"):
+        stages.finished(recipe, run_copy, prepared, told.append)
+    assert len(told) == len(list(run_copy.checkpoints.iterdir())) > 1, "nothing follows"
 
 
 def test_an_evaluation_is_kept_for_its_own_checkpoint_only(run_copy: RunFolder) -> None:
@@ -248,6 +268,16 @@ def test_samples_are_kept_for_their_own_settings_only(run_copy: RunFolder, recip
     assert stages.kept_samples(run_copy, newest, recipes.load(recipe_file, [override]).generate) is None
     run_copy.write("samples.json", ["text", "text"])
     assert stages.kept_samples(run_copy, newest, recipes.load(recipe_file).generate) is None
+
+
+def test_the_versions_of_what_a_run_comes_from_are_kept(trained_folder: tuple[RunFolder, str]) -> None:
+    import pyarrow
+    import safetensors
+
+    kept = json.loads((trained_folder[0].path / "environment.json").read_text())
+    modules = {"numpy": np, "tokenizers": library, "pyarrow": pyarrow, "safetensors": safetensors}
+    assert {name: kept[name] for name in modules} == {name: module.__version__ for name, module in modules.items()}
+    assert kept["torch"]
 
 
 def test_one_process_writes_a_run(run_copy: RunFolder) -> None:

@@ -1,3 +1,3 @@
-"""danlu (丹炉): from raw text to a served large language model, on PyTorch or PaddlePaddle."""
+"""danlu (丹炉): train language models from raw text on PyTorch, then evaluate, sample and export them."""
 
 __version__ = "0.1.0"

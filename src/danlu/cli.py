@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from danlu import __version__
-from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
+from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError, UserError
 
 if TYPE_CHECKING:
     from danlu.recipe import Recipe
@@ -40,7 +40,7 @@ class _Verbs(click.Group):
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="danlu")
 def cli() -> None:
-    """danlu (丹炉): from raw text to a served large language model.
+    """danlu (丹炉): train a language model from raw text, evaluate, sample and export it.
 
     One recipe (a YAML file) describes a run; one run folder holds all that came of it.
     Any field of the recipe can be overridden behind it: train.steps=200
@@ -150,15 +150,21 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
 
     folder = _run_folder(run)
     trained = stages.open_trained(folder, _note)
-    result = stages.evaluate(trained, folder) if file is None else stages.evaluate_file(trained, file, text, _note)
+    result = stages.evaluate(trained) if file is None else stages.evaluate_file(trained, file, text, _note)
     if as_json:
         _print_json(result)
-        return
-    click.echo(f"{result['source']}: {result['documents']:,} documents, {result['tokens']:,} tokens, {result['bytes']:,} bytes")
-    click.echo(
-        f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
-        f"{result['bits_per_byte']:.4f} bits per byte"
-    )
+    else:
+        counts = f"{result['documents']:,} documents, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
+        click.echo(f"{result['source']}: {counts}")
+        click.echo(
+            f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
+            f"{result['bits_per_byte']:.4f} bits per byte"
+        )
+    if file is None:
+        try:
+            stages.keep_evaluation(folder, result)
+        except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
+            _note(f"danlu: the result is not kept: {error}")
 
 
 @cli.command()
@@ -189,9 +195,10 @@ def generate(
     """
     from danlu import stages
 
-    trained = stages.open_trained(_run_folder(run), _note)
+    folder = _run_folder(run)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    settings = trained.recipe.generate.model_copy(update={name: value for name, value in given.items() if value is not None})
+    settings = stages.sampling_settings(folder.load_recipe(), {name: it for name, it in given.items() if it is not None})
+    trained = stages.open_trained(folder, _note)
     made = []
     for number, prompt in enumerate(prompts or settings.prompts):
         pieces = stages.generate(trained, prompt, settings, number)
@@ -260,12 +267,15 @@ def recipe_show(recipe: Path, overrides: tuple[str, ...], as_json: bool) -> None
     differences = recipes.differences(settings)
     if as_json:
         changed = [{"field": field, "value": value, "default": default} for field, value, default in differences]
-        _print_json({"recipe": settings.model_dump(mode="json"), "differences": changed})
+        shown = {"recipe": settings.model_dump(mode="json"), "differences": changed, "ignored": recipes.ignored(settings)}
+        _print_json(shown)
         return
     click.echo(recipes.dump(settings), nl=False)
     click.echo("\n# differs from the defaults:")
     for field, value, default in differences:
         click.echo(f"#   {field}: {json.dumps(value, ensure_ascii=False)} (default {json.dumps(default, ensure_ascii=False)})")
+    for line in recipes.ignored(settings):
+        click.echo(f"# ignored: {line}")
 
 
 @recipe_group.command(name="schema")
@@ -294,19 +304,19 @@ def model_group() -> None:
 
 
 @model_group.command(name="show")
-@click.argument("model", metavar="PRESET|RECIPE|FOLDER")
+@click.argument("model", metavar="PRESET|RECIPE|RUN|FOLDER")
 @click.option(
-    "--sequence-length", type=click.IntRange(1), default=2048, show_default=True, help="Tokens, for the attention FLOPs."
+    "--sequence-length", type=click.IntRange(1), help="Tokens, for the attention FLOPs. Default: the recipe's, else 2048."
 )
 @click.option(
-    "--precision", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Of the training."
+    "--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Of the training. Default: the recipe's, else fp32."
 )
 @JSON
-def model_show(model: str, sequence_length: int, precision: Any, as_json: bool) -> None:
+def model_show(model: str, sequence_length: int | None, precision: Any, as_json: bool) -> None:
     """Print parameters, FLOPs a token and bytes of a model.
 
     The bytes are those of weights, gradients and optimizer.
-    MODEL is a preset (see `danlu model list`), a recipe, or a folder with a Hugging Face config.json.
+    MODEL is a preset (see `danlu model list`), a recipe, a run, or a folder with a Hugging Face config.json.
 
     \b
     Examples:
@@ -314,9 +324,11 @@ def model_show(model: str, sequence_length: int, precision: Any, as_json: bool) 
       danlu model show recipes/quickstart.yaml --json
     """
     from danlu.model.describe import describe
-    from danlu.recipe.named import named_shape
+    from danlu.recipe.named import named
 
-    rows = describe(named_shape(model), sequence_length=sequence_length, precision=precision)
+    found = named(model)
+    length = sequence_length or found.sequence_length
+    rows = describe(found.shape, sequence_length=length, precision=precision or found.precision)
     if as_json:
         _print_json([{"section": row.section, "label": row.label, "value": row.value} for row in rows])
         return
@@ -366,6 +378,8 @@ def _open(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool) ->
     from danlu.run_folder import RunFolder
 
     settings = _load(recipe, overrides)
+    if root.exists() and not root.is_dir():
+        raise UserError(f"{root}: is not a folder; name the folder of all runs with --runs")
     if trains:
         engines.check(settings)
     same = recipe.is_dir() and _load(recipe, ()).name == settings.name
@@ -406,7 +420,9 @@ def main() -> None:
     except OSError as error:
         from danlu.files import why
 
-        code = _fail(": ".join(str(part) for part in (error.filename, why(error)) if part), 1)
+        # Stages say for themselves what fails in the middle; a place without permission is found when it is opened.
+        code = EXIT_USAGE if isinstance(error, PermissionError) else 1
+        _fail(": ".join(str(part) for part in (error.filename, why(error)) if part), code)
     sys.exit(code)
 
 

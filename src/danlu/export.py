@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from danlu.data import tokenizer as tokenizers
@@ -28,17 +29,22 @@ def check(folder: Path, replace: bool) -> None:
 def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
     """Write config.json, generation_config.json, safetensors and the tokenizer aside, then rename.
 
-    UserError: see ``check``. DanluError: it cannot be written (a full disk); nothing is left half written, and an export that
-    was to be replaced is still there.
+    UserError: see ``check``, or nothing can be written there. DanluError: the writing fails in the middle (a full disk);
+    nothing is left half written, and an export that was to be replaced is still there.
     """
     check(folder, replace)
     place = Path(os.path.abspath(folder))
-    partial, previous = place.with_name(f"{place.name}.partial"), place.with_name(f"{place.name}.previous")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own, since whatever lies beside the export may be the user's.
+        aside = Path(tempfile.mkdtemp(prefix=".danlu-export-", dir=place.parent))
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {why(error)}; give another folder with --to") from None
+    partial, previous = aside / "new", aside / "previous"  # inside it, as mkdtemp's own permissions are for one user only
     tokenizer = trained.tokenizer
     ends = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id}
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        partial.mkdir()
         config = to_hugging_face(trained.shape, **ends, dtype=TORCH_NAMES[dtype])
         write_json(partial / "config.json", config)
         write_json(partial / "generation_config.json", {key: value for key, value in ends.items() if value is not None})
@@ -48,12 +54,12 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
         for file in partial.iterdir():
             sync(file)
         if place.exists():
-            shutil.rmtree(previous, ignore_errors=True)
             os.replace(place, previous)
         os.replace(partial, place)
-        shutil.rmtree(previous, ignore_errors=True)
     except OSError as error:
         raise DanluError(f"{folder}: cannot be written: {why(error)}; nothing was changed there") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if previous.exists() and not place.exists():
+            os.replace(previous, place)
+        shutil.rmtree(aside, ignore_errors=True)
     return folder

@@ -38,6 +38,7 @@ class _Pipeline:
 
     def __init__(self, recipe: Recipe, run: RunFolder, stream: TextIO) -> None:
         self.recipe, self.folder, self.stream = recipe, run, stream
+        self.told: set[str] = set()
 
     def run(self) -> None:
         start = time.monotonic()
@@ -64,17 +65,23 @@ class _Pipeline:
     def say(self, line: str = "") -> None:
         print(line, file=self.stream, flush=True)
 
+    def once(self, line: str) -> None:
+        """Several stages look at the checkpoints, and each would name the same damaged one."""
+        if line not in self.told:
+            self.told.add(line)
+            self.say(line)
+
     @cached_property
     def prepared(self) -> Prepared:
         return stages.prepare(self.recipe, self.folder, self.say)
 
     @cached_property
     def newest(self) -> Checkpoint:
-        return stages.newest(self.folder, self.say)
+        return stages.newest(self.folder, self.once)
 
     @cached_property
     def trained(self) -> stages.Trained:
-        return stages.open_trained(self.folder, self.say)
+        return stages.open_trained(self.folder, self.once)
 
     # Each stage says whether its result was there already.
 
@@ -84,7 +91,7 @@ class _Pipeline:
         return reused
 
     def _train(self) -> bool:
-        summary = stages.finished(self.recipe, self.folder, self.prepared, self.say)
+        summary = stages.finished(self.recipe, self.folder, self.prepared, self.once)
         if summary is not None:
             self.say(f"already trained: {summary['steps']} of {self.recipe.train.steps} steps")
             return True
@@ -93,11 +100,13 @@ class _Pipeline:
 
     def _evaluate(self) -> bool:
         kept = stages.kept_evaluation(self.folder, self.newest)
-        result = kept or stages.evaluate(self.trained, self.folder)
+        result = kept or stages.evaluate(self.trained)
         self.say(
             f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, "
             f"{result['bits_per_byte']:.4f} bits per byte, over {result['tokens']:,} tokens of {result['documents']:,} documents"
         )
+        if kept is None:
+            stages.keep_evaluation(self.folder, result)
         return kept is not None
 
     def _generate(self) -> bool:

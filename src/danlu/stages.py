@@ -6,8 +6,9 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -26,6 +27,8 @@ from danlu.errors import DanluError, UserError
 from danlu.files import locked, sha256, write_json
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, resolve_shape
+from danlu.recipe.explain import from_validation
+from danlu.recipe.fields import dotted
 from danlu.recipe.sections import GenerateSection
 from danlu.run_folder import BUSY, RunFolder
 from danlu.train import checkpoint
@@ -40,6 +43,9 @@ SHAPE = "shape.json"
 CONTEXT = 8
 """Tokens before a new one that are decoded with it: enough to hold a whole character, and the blank that some tokenizers take
 off the beginning of a text."""
+
+LIBRARIES = ("numpy", "tokenizers", "pyarrow", "safetensors")
+"""Beside the engine's own: what a run's figures, tokens and files come from."""
 
 Report = Callable[[str], None]
 
@@ -85,7 +91,7 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) ->
         return train_loop(recipe, shape, engine, prepared, run.path, stream)
     run.write(SHAPE, shape.model_dump(mode="json"))
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
-    run.write("environment.json", versions | probes.machine())
+    run.write("environment.json", versions | _libraries() | probes.machine())
     try:
         summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
     except BaseException:
@@ -122,16 +128,39 @@ def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:
         return ModelShape.model_validate(kept)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{run.path / SHAPE}: damaged ({first['loc']}: {first['msg']}); delete it to go by the recipe") from None
+        wrong = ": ".join(part for part in (dotted(first["loc"]), first["msg"]) if part)
+        raise UserError(f"{run.path / SHAPE}: damaged ({wrong}); delete it to go by the recipe") from None
+
+
+def _libraries() -> dict[str, str]:
+    """The versions of those that are installed, without importing them."""
+    found = {}
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def finished(recipe: Recipe, run: RunFolder, prepared: Prepared, report: Report) -> dict[str, Any] | None:
-    """The summary of a run that is trained to its last step on this data; None while there is something left to do."""
-    found = checkpoint.latest(run.checkpoints, report)
-    if found is None or found.step < recipe.train.steps or found.state.get("data") != prepared.fingerprint:
+    """The summary of a run that is trained to its last step on this data; None while there is something left to do.
+
+    Of damaged checkpoints it says nothing in the second case: the training that follows looks at them anew, and tells.
+    """
+    damaged: list[str] = []
+    summary: dict[str, Any] | None = None
+    try:
+        found = checkpoint.latest(run.checkpoints, damaged.append)
+    except UserError:
+        for line in damaged:
+            report(line)
+        raise
+    if found is not None and found.step >= recipe.train.steps and found.state.get("data") == prepared.fingerprint:
+        summary = run.read("summary.json")
+    if found is None or not summary or summary.get("steps") != found.step:
         return None
-    summary: dict[str, Any] | None = run.read("summary.json")
-    return summary if summary and summary.get("steps") == found.step else None
+    for line in damaged:
+        report(line)
+    return summary
 
 
 def identity(found: Checkpoint) -> str:
@@ -162,18 +191,21 @@ def open_trained(run: RunFolder, report: Report) -> Trained:
     return Trained(engine, shape, tokenizers.load(prepared.folder), prepared, recipe, found.step, identity(found))
 
 
-def evaluate(trained: Trained, run: RunFolder) -> dict[str, Any]:
-    """Loss, perplexity and bits per byte on the whole validation split; written to evaluation.json."""
+def evaluate(trained: Trained) -> dict[str, Any]:
+    """Loss, perplexity and bits per byte on the whole validation split; nothing is written."""
     if not trained.prepared.validation.tokens:
         raise UserError("data.validation_fraction is 0, so that nothing is held out; give a text with --file")
-    result = {"source": "validation", **_measure(trained, trained.prepared.validation)}
+    return {"source": "validation", **_measure(trained, trained.prepared.validation)}
+
+
+def keep_evaluation(run: RunFolder, result: dict[str, Any]) -> None:
+    """Write it to evaluation.json and the report. DanluError: that cannot be written."""
     run.write("evaluation.json", result)
     write_report(run.path)
-    return result
 
 
 def evaluate_file(trained: Trained, file: Path, text_field: str, report: Report) -> dict[str, Any]:
-    """The same on a file, folder or glob of any kind that `data.sources` takes; nothing is written."""
+    """The same on a file, folder or glob of any kind that `data.sources` takes; a file of another kind is plain text."""
     with text_stream(file, trained.tokenizer, text=text_field, report=report) as stream:
         return {"source": str(file), **_measure(trained, stream)}
 
@@ -204,6 +236,15 @@ def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
     }
 
 
+def sampling_settings(recipe: Recipe, given: Mapping[str, Any]) -> GenerateSection:
+    """The recipe's settings with those given over them. UserError: one is out of range."""
+    try:
+        return GenerateSection.model_validate(recipe.generate.model_dump() | dict(given))
+    except ValidationError as error:
+        first = from_validation(error, ("generate",))[0]
+        raise UserError(f"{dotted(first.path)}: {first.text}") from None
+
+
 def generate(trained: Trained, prompt: str, settings: GenerateSection, number: int = 0) -> Iterator[str]:
     """The continuation of a prompt, piece by piece; no piece ends inside a character.
 
@@ -219,7 +260,9 @@ def generate(trained: Trained, prompt: str, settings: GenerateSection, number: i
     begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
     # Without a token that begins a document, the one that ends the document before stands in for it, as GPT-2 has it.
     start = begin + ids or [tokenizer.end_id]
-    sampling = Sampling(settings.max_tokens, settings.temperature, settings.top_k, settings.top_p, settings.seed + number)
+    top_k = min(settings.top_k, trained.shape.vocab_size)
+    seed = (settings.seed + number) % 2**63
+    sampling = Sampling(settings.max_tokens, settings.temperature, top_k, settings.top_p, seed)
     return text_pieces(tokenizer, ids, trained.engine.generate(start, sampling, tokenizer.end_id))
 
 

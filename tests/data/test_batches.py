@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +181,24 @@ def test_evaluation_of_nothing(tmp_path: Path) -> None:
         assert list(evaluation_batches(stream, sequence_length=4, batch=2, document_mask=True)) == []
 
 
-def test_a_batch_is_made_quickly(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    stream = write(tmp_path, [rng.integers(0, 60_000, rng.integers(50, 2000)).tolist() for _ in range(2000)], 10**6)
-    made = batches(stream, sequence_length=512, global_batch=32, micro_batch=8)
-    times = []
-    for step in range(60):
-        began = time.perf_counter()
+def test_a_batch_reads_its_own_tokens_and_no_others(stream: TokenStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the stream, so that any step is reached at once."""
+    read: list[tuple[int, int]] = []
+    window, starts = stream.window, stream.document_starts
+
+    def watched_window(start: int, length: int) -> Any:
+        read.append((start, start + length))
+        return window(start, length)
+
+    def watched_starts(start: int, stop: int) -> Any:
+        read.append((start, stop))
+        return starts(start, stop)
+
+    monkeypatch.setattr(stream, "window", watched_window)
+    monkeypatch.setattr(stream, "document_starts", watched_starts)
+    made = batches(stream, global_batch=4, micro_batch=2)
+    for step in (0, 3, 10**6):
+        read.clear()
         _ = made[step]
-        times.append(time.perf_counter() - began)
-    assert sorted(times)[len(times) // 4] < 0.005, "it takes 0.4 ms on a quiet core"
+        assert len(read) == 2 * 4
+        assert all(stop - start == LENGTH + 1 for start, stop in read)

@@ -236,7 +236,9 @@ def test_a_broken_off_stream_keeps_what_came_before(tmp_path: Path, compression:
     assert "the rest of the file cannot be read" in ledger.examples[0]
     whole = write(tmp_path / f"b.txt{compression}", "".join(texts).encode())
     whole.write_bytes(whole.read_bytes()[:-5000])
-    assert run(whole)[0] == [], "half a document is no document"
+    found, ledger = run(whole)
+    assert found == [], "half a document is no document"
+    assert ledger.examples[0].startswith(f"{whole}: cannot be read: "), "and nothing came before that would leave a rest"
 
 
 def test_damaged_and_misnamed_files(tmp_path: Path) -> None:

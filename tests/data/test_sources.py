@@ -148,6 +148,30 @@ def test_stdlib_and_home(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(file.path == os.path.join(sysconfig.get_path("stdlib"), "abc.py") for file in files)
 
 
+def test_the_stdlib_is_without_what_is_installed_in_it(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "x" / "dist-packages").mkdir()
+    (tree / "x" / "dist-packages" / "d.py").write_text("d")
+    monkeypatch.setattr(sysconfig, "get_path", {"stdlib": str(tree)}.__getitem__)
+    everything = names(tree, source(tree))
+    own = [name for name in everything if "-packages/" not in name]
+    assert len(own) == len(everything) - 2
+    assert names(tree, source("{stdlib}")) == own
+    assert names(tree, source("{stdlib}/**/*.py")) == [name for name in own if name.endswith(".py")]
+    assert names(tree, source("{stdlib}/site-packages")) == ["site-packages/p.py"], "unless it is named"
+    assert resolve([source("{stdlib}", exclude=["**/site-packages/**"])]).notes == []
+
+
+def test_files_in_several_sources_are_said(tree: Path) -> None:
+    def notes(*paths: Path) -> list[str]:
+        return resolve([source(path) for path in paths]).notes
+
+    assert notes(tree / "x", tree / "tests") == []
+    both = "data.sources: {} are in more than one source, and are read once for each"
+    assert notes(tree, tree / "x" / "*.py", tree / "b.txt", tree / "b.txt") == [both.format("2 files")]
+    (tree / "linked").symlink_to(tree / "x")
+    assert notes(tree / "x", tree / "linked") == [both.format("4 files")]
+
+
 def test_a_name_with_wildcards_that_exists_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "data[1].txt").write_text("1")
     (tmp_path / "data1.txt").write_text("2")
@@ -228,7 +252,7 @@ for path in ("shut.txt", "shut"):
         os.chmod(tmp_path / "shut", 0o755)
     assert result.stdout.splitlines() == [
         "['./open.txt', './shut.txt'] [('./shut', 'Permission denied')]",
-        "['a'] 1 ['./shut.txt: the rest of the file cannot be read: Permission denied']",
+        "['a'] 1 ['./shut.txt: cannot be read: Permission denied']",
         "data.sources[0].path: 'shut.txt': cannot be read: Permission denied",
         "data.sources[0].path: 'shut': cannot be read: Permission denied",
     ]

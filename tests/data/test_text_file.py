@@ -36,6 +36,16 @@ def test_any_file_as_a_stream(prepared: Prepared, tmp_path: Path, name: str) -> 
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["a.yaml", "a.c", "a.log", "Makefile"])
+def test_a_file_of_another_kind_that_is_named_is_plain_text(prepared: Prepared, tmp_path: Path, name: str) -> None:
+    text = "炉火: {pure: true}\n\n# 纯青\n"
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    loaded = tokenizer.load(prepared.tokenizer_path)
+    with text_stream(tmp_path / name, loaded) as stream:
+        assert (stream.documents, stream.text_bytes) == (1, len(text.encode()))
+        assert stream.window(0, stream.tokens).tolist() == [loaded.begin_id, *loaded.encode(text), loaded.end_id]
+
+
 def test_another_field_and_bad_lines(prepared: Prepared, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"content": "a"}\n' * 9 + "bad\n")
@@ -62,11 +72,17 @@ def test_a_full_disk(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.Mon
 def test_errors(prepared: Prepared, tmp_path: Path) -> None:
     loaded = tokenizer.load(prepared.tokenizer_path)
     (tmp_path / "a.txt").write_text("  ")
-    (tmp_path / "a.png").write_text("x")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    (tmp_path / "a.log.gz").write_bytes(b"x")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.log").write_text("x")
     for name, message in (
         ("a.txt", "no text in 1 files"),
         ("gone.txt", "^'.*gone.txt': there is no such"),
-        ("a.png", "not a kind"),
+        ("a.png", "not UTF-8 at byte 0"),
+        ("a.log.gz", "not a kind"),
+        ("logs", "no file that can be read; ignored: 1 .log"),
+        ("logs/*.log", "no file that can be read; ignored: 1 .log"),
     ):
         with pytest.raises(UserError, match=message), text_stream(tmp_path / name, loaded):
             pass

@@ -136,6 +136,8 @@ def test_an_error_of_an_override_names_the_override(tmp_path: Path) -> None:
             "stages.1: must be prepare, train, evaluate, generate or export, but is the text 'evalute'; did you mean",
         ),
         ("name=../up", "the text '../up' does not fit (Folder of the run"),
+        ("name=exp.lock", "name: exp.lock ends in .lock, as the files do by which runs are guarded; give another, such as"),
+        ("name=exp.Partial", "name: exp.Partial ends in .partial, "),
         ("name=12", "name: must be text, but is 12; put it in quotes"),
     ],
 )

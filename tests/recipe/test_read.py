@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -90,14 +89,12 @@ def test_broken_text_is_refused_with_its_line(text: str, parts: list[str]) -> No
 def test_aliases_that_multiply_are_refused_at_once() -> None:
     rows = ["a: &a [x,x,x,x,x,x,x,x,x]"]
     rows += [f"{name}: &{name} [{','.join(['*' + before] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi", strict=True)]
-    begun = time.monotonic()
-    assert "anchors and aliases" in refused("\n".join(rows))
+    assert refused("\n".join(rows)).startswith("r.yaml:1: a: anchors and aliases"), "at the first, before any is followed"
     merges = ["a: &a {x: 1}"]
     merges += [
         f"{name}: &{name} {{<<: [{','.join(['*' + before] * 9)}]}}" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
     ]
-    assert "anchors and aliases" in refused("\n".join(merges))
-    assert time.monotonic() - begun < 2
+    assert refused("\n".join(merges)).startswith("r.yaml:1: a: anchors and aliases")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, "- " * 100_000, "? " * 100_000, "[" * 40 + "]" * 40])

@@ -71,8 +71,8 @@ class Scripted:
         assert state.keys() == {"rates"}
         self.weight = json.loads((folder / "weights.json").read_text())
 
-    def matmul_peak(self) -> float:
-        return 1e9
+    def matmul_peak(self) -> float | None:
+        return 1e15  # more than any step here does, whatever the clock says
 
     def device_memory(self) -> int | None:
         return None

@@ -139,7 +139,7 @@ def test_a_damaged_one_is_passed_over_and_named(three: Path, name: str, repair: 
     assert len(lines) == 1
     assert f"{three / 'step-00000015'} is damaged ({said}" in lines[0]
     assert "\n" not in lines[0]
-    assert "step-00000015.damaged" in names(three) if repair else "step-00000015" in names(three)
+    assert {name for name in names(three) if "15" in name} == {"step-00000015.damaged" if repair else "step-00000015"}
 
 
 def test_two_damaged_ones(three: Path) -> None:
@@ -187,6 +187,14 @@ def test_a_damaged_one_does_not_count_as_kept(three: Path) -> None:
     assert found.state["said"] == "after 15 again"
 
 
+def test_none_goes_where_none_is_to_go(three: Path) -> None:
+    for step in (20, 25):
+        save(three, step, writer(f"after {step}"), keep=None)
+    assert [name[-2:] for name in names(three)] == ["05", "10", "15", "20", "25"]
+    save(three, 30, writer("after 30"), keep=2)
+    assert [name[-2:] for name in names(three)] == ["25", "30"]
+
+
 @pytest.mark.parametrize("repair", [False, True])
 def test_all_damaged_is_an_error_every_time(three: Path, repair: bool) -> None:
     """A second try must not take the run for a new one."""
@@ -196,7 +204,8 @@ def test_all_damaged_is_an_error_every_time(three: Path, repair: bool) -> None:
         lines: list[str] = []
         with pytest.raises(UserError, match="all 3 checkpoints are damaged; bring a good one back, or delete"):
             latest(three, lines.append, repair)
-        assert len(lines) == 3
+        assert ["looking at the one before it" in line for line in lines] == [True, True, False]
+        assert lines[-1].endswith("; there is none before it")
     assert names(three) == ["step-00000005", "step-00000010", "step-00000015"]
 
 

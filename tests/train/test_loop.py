@@ -20,6 +20,7 @@ from danlu.data.prepared import Prepared
 from danlu.engines.base import StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.recipe import Recipe
+from danlu.recipe.sections import ModelSection
 from danlu.train import checkpoint
 from danlu.train.schedule import learning_rate
 from danlu.watch import store
@@ -77,6 +78,7 @@ def test_all_steps_are_done_recorded_and_saved(
         "parameters": parameters(prepared),
     }
     assert (summary["first_loss"], summary["last_loss"], summary["last_validation_loss"]) == (6.0, 0.5, 2.0)
+    assert summary["recent_loss"] == pytest.approx(sum(falling(step) for step in range(1, 13)) / 12)
     assert "step  1/12  loss 6" in printed
     assert "step 5: validation loss 2.0000 on " in printed
     assert "step 12/12  loss 0.5" in printed
@@ -288,8 +290,9 @@ def test_the_summary_of_an_interrupted_run(recipe_of: RecipeOf, scripted: Any, t
     with pytest.raises(Interrupted):
         train(recipe, resolve_shape(recipe, prepared.vocab_size), scripted(interrupted), prepared, tmp_path, stream)
     rows = [line.split(maxsplit=1) for line in stream.getvalue().splitlines()[-5:]]
+    mean = sum(falling(step) for step in range(1, 7)) / 6
     assert rows[0] == ["stopped", "after 6 of 12 steps, 1.5k tokens"]
-    assert rows[1] == ["loss", "6.000 at the first step, 1.000 at the last"]
+    assert rows[1] == ["loss", f"6.000 at the first step, {mean:.3f} in the mean of the last 6"]
     assert rows[2] == ["validation", "loss 2.000 on text held out"]
     assert rows[3][0] == "speed"
     assert rows[4] == ["checkpoint", "after step 6"]
@@ -332,13 +335,11 @@ def test_three_in_a_row_stop_the_run(run: Run, recipe_of: RecipeOf, scripted: An
     with pytest.raises(RunStopped) as caught:
         run(recipe_of("checkpoint.every=6"), engine)
     assert caught.value.exit_code == 3
-    assert str(caught.value).startswith(
-        "3 steps in a row were not finite and were skipped; stopped after step 7 with a checkpoint"
-    )
-    assert "learning rate" in str(caught.value)
+    assert str(caught.value).startswith("3 steps in a row were not finite and were skipped; stopped after step 7. Checkpoint 7 ")
+    assert "a lower train.optimizer.learning_rate, or delete the newest checkpoints" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert engine.weight == 2
-    assert saved(tmp_path) == [6, 7]
+    assert saved(tmp_path) == [7], "none at step 6, amid skipped ones"
     assert state(tmp_path)["position"]["non_finite"] == 3
     skipped = [event for event in store.events(tmp_path / "metrics.sqlite") if event.kind == "skipped_step"]
     assert [event.step for event in skipped] == [2, 3, 5, 6, 7]
@@ -348,20 +349,53 @@ def test_three_in_a_row_stop_the_run(run: Run, recipe_of: RecipeOf, scripted: An
     assert [step for step, loss in found.items() if math.isnan(loss)] == [2, 3, 5, 6, 7]
 
 
-def test_a_kill_between_two_of_them_does_not_start_the_count_anew(
-    run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path
-) -> None:
-    def cut_off(step: int) -> float:
-        if step == 5:
-            raise ZeroDivisionError
-        return NAN if step > 2 else 5.0
+def blown_up(step: int) -> float:
+    return falling(step) if step <= 5 else NAN
 
-    with pytest.raises(ZeroDivisionError):
-        run(recipe_of("checkpoint.every=4"), scripted(cut_off))
-    engine = scripted(lambda _step: NAN)
-    with pytest.raises(RunStopped, match="stopped after step 5 "):
-        run(recipe_of("checkpoint.every=4"), engine)
-    assert engine.steps == [5]
+
+def test_a_run_that_blew_up_keeps_all_it_had(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    """Its last weights may have been ruined by a finite step: no good checkpoint goes for them, however often it is run."""
+    recipe = recipe_of("checkpoint.every=2", "checkpoint.keep=2")
+    with pytest.raises(RunStopped, match=r"^3 steps in a row .* after step 8\. Checkpoint 8 holds the weights"):
+        run(recipe, scripted(blown_up))
+    assert saved(tmp_path) == [2, 4, 8]
+    for _ in range(3):
+        engine = scripted(blown_up)
+        with pytest.raises(RunStopped, match=r"^4 steps in a row .* after step 9\. Checkpoint 8 holds"):
+            run(recipe, engine)
+        assert (engine.steps, engine.weight) == ([9], 5)
+        assert saved(tmp_path) == [2, 4, 8]
+    run(recipe, scripted(falling))
+    assert saved(tmp_path) == [10, 12], "after finite steps the old ones go again"
+
+
+def test_nothing_is_saved_again_that_is_saved(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    with pytest.raises(RunStopped, match=r"after step 8\. Checkpoint 5 holds the weights as they were before the first of"):
+        run(recipe_of("checkpoint.every=5"), scripted(blown_up))
+    assert saved(tmp_path) == [5]
+
+
+def test_an_interrupt_amid_them_loses_nothing(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    def interrupted(step: int) -> float:
+        if step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return blown_up(step)
+
+    with pytest.raises(Interrupted, match="stopped after step 7 of 12 with a checkpoint"):
+        run(recipe_of("checkpoint.every=2"), scripted(interrupted))
+    assert saved(tmp_path) == [2, 4, 7]
+    engine = scripted(blown_up)
+    with pytest.raises(RunStopped, match=r"^3 steps in a row .* after step 8\. Checkpoint 7 holds"):
+        run(recipe_of("checkpoint.every=2"), engine)
+    assert engine.steps == [8]
+
+
+def test_a_last_step_that_is_skipped_is_saved(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    """Else the run would never be finished."""
+    recipe = recipe_of("checkpoint.every=5")
+    run(recipe, scripted(lambda step: NAN if step > 10 else falling(step)))
+    assert saved(tmp_path) == [5, 10, 12]
+    assert "already trained" in run(recipe, scripted(falling))[1]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -395,10 +429,98 @@ def test_the_summary_is_of_finite_losses(run: Run, recipe_of: RecipeOf, scripted
 
 
 def test_not_one_finite_step(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
-    with pytest.raises(RunStopped, match="stopped after step 3 "):
+    with pytest.raises(RunStopped, match=r"stopped after step 3\. Checkpoint 3 "):
         run(recipe_of("train.evaluate_every=1"), scripted(lambda _step: NAN))
     assert curve(tmp_path, "validation/ratio") == {}
     assert state(tmp_path)["position"]["first_loss"] is None
+
+
+# --- share of the peak -------------------------------------------------------------------------------------------------------
+
+
+def with_peak(engine: Any, peak: float | None, device: str = "cpu") -> Any:
+    engine.matmul_peak, engine.device = lambda: peak, device
+    return engine
+
+
+def cut_off(step: int) -> float:
+    if step == 8:
+        raise ZeroDivisionError
+    return falling(step)
+
+
+@pytest.mark.parametrize(
+    ("device", "measured", "wanted"), [("cpu", 1e15, 3e15), ("cpu", 5e15, 5e15), ("cuda:0", 1e15, 1e15), ("cpu", None, None)]
+)
+def test_the_largest_peak_of_a_device_stays(
+    run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path, device: str, measured: float | None, wanted: float | None
+) -> None:
+    """What is measured falls with the load of the machine, and a share of it would rise."""
+    recipe = recipe_of("checkpoint.every=5")
+    with pytest.raises(ZeroDivisionError):
+        run(recipe, with_peak(scripted(cut_off), 3e15))
+    assert state(tmp_path)["position"]["peak"] == 3e15
+    _, printed = run(recipe, with_peak(scripted(falling), measured, device))
+    position = state(tmp_path)["position"]
+    assert (position["peak"], position["peak_device"]) == (wanted, device)
+    infos = [segment.info for segment in store.segments(tmp_path / "metrics.sqlite")]
+    assert [info["peak"] for info in infos] == [3e15, wanted]
+    assert (f"matmul peak {wanted / 1e9:,.0f} GFLOP/s" if wanted else f"{device}, fp32\n") in printed
+
+
+def test_no_step_is_faster_than_the_peak(
+    run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path, prepared: Prepared
+) -> None:
+    from danlu.model.counts import flops_per_token
+    from danlu.recipe import resolve_shape
+
+    _, printed = run(recipe_of("watch.print_every=1"), with_peak(scripted(falling), 1.0))
+    speeds = list(curve(tmp_path, "train/tokens_per_second").values())
+    shares = list(curve(tmp_path, "train/mfu").values())
+    assert shares[0] == 1.0
+    highest = [max(speeds[: step + 1]) for step in range(12)]
+    assert shares == pytest.approx([speed / high for speed, high in zip(speeds, highest, strict=True)])
+    assert "MFU 100.0%" in printed
+    flops = flops_per_token(resolve_shape(recipe_of(), prepared.vocab_size), 32)
+    assert state(tmp_path)["position"]["peak"] == pytest.approx(max(speeds) * flops)
+
+
+def test_without_a_peak_there_is_no_share(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    _, printed = run(recipe_of(), with_peak(scripted(falling), None))
+    assert "MFU" not in printed and "matmul peak" not in printed
+    assert "train/mfu" not in store.names(tmp_path / "metrics.sqlite")
+
+
+# --- what a person is warned of ----------------------------------------------------------------------------------------------
+
+
+def test_settings_that_do_nothing_are_told(run: Run, recipe_of: RecipeOf, scripted: Any) -> None:
+    _, printed = run(recipe_of("train.schedule={name: constant, final_ratio: 0.5}"), scripted(falling))
+    assert "  ignored  train.schedule.final_ratio: 0.5 does nothing, since train.schedule.name is constant\n" in printed
+    assert "ignored" not in run(recipe_of(), scripted(falling))[1]
+
+
+def test_a_foreign_tokenizer_is_told_once_and_recorded(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    dimensions = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 600, **dimensions}
+    (weights / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}))
+    recipe = recipe_of("checkpoint.every=5").model_copy(update={"model": ModelSection(hugging_face=str(weights))})
+
+    def importing(script: Callable[[int], float]) -> Any:
+        engine = scripted(script)
+        engine.import_weights = lambda _folder: engine.initialise()
+        return engine
+
+    with pytest.raises(ZeroDivisionError):
+        run(recipe, importing(cut_off))
+    (told,) = [event for event in store.events(tmp_path / "metrics.sqlite") if event.kind == "warning"]
+    assert told.message.startswith("the run's tokenizer has ")
+    assert "600 rows" in told.message
+    _, printed = run(recipe, importing(falling))
+    assert "warning" not in printed, "the weights come from the checkpoint by now"
+    assert kinds(tmp_path).count("warning") == 1
 
 
 # --- a disk that is full -----------------------------------------------------------------------------------------------------

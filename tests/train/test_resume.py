@@ -131,7 +131,7 @@ def newest(folder: Path) -> checkpoint.Checkpoint:
 
 
 def assert_same(folder: Path, wanted: Path) -> None:
-    """Curves equal to the last bit, tensors equal to the byte, and the same position but for the time that it took."""
+    """Curves equal to the last bit, tensors equal to the byte, and the same position but for what was timed."""
     assert curves(folder) == curves(wanted)
     found, other = newest(folder), newest(wanted)
     assert found.step == other.step
@@ -139,6 +139,7 @@ def assert_same(folder: Path, wanted: Path) -> None:
         assert (found.path / name).read_bytes() == (other.path / name).read_bytes(), name
     for state in (found.state, other.state):
         assert state["position"].pop("step_seconds") > 0
+        assert state["position"].pop("peak") > 0
     assert found.state == other.state
     assert not list((folder / "checkpoints").glob("*.partial"))
     assert events(folder)[-2].kind == "finished"

@@ -187,3 +187,42 @@ def test_the_header_is_aligned_whatever_the_script(capsys: pytest.CaptureFixture
     stream = io.StringIO()
     header([], stream)
     assert stream.getvalue() == ""
+
+
+def test_plain_lines_have_the_means_since_the_line_before() -> None:
+    """Two steps of 1 s and 3 s at 1,000 tokens each are 500 tokens/s, and not the mean of 1,000 and 333."""
+    stream = io.StringIO()
+    live = LiveLine(stream, print_every=2)
+    live.update(Progress(step=1, total=8, loss=9.0, tokens_per_second=100.0))
+    live.update(Progress(step=2, total=8, loss=5.0, tokens_per_second=200.0, mfu=0.5))
+    live.update(Progress(step=3, total=8, loss=4.0, tokens_per_second=1000.0, mfu=0.6, data_wait=0.4))
+    live.update(Progress(step=4, total=8, loss=2.0, tokens_per_second=1000 / 3, mfu=0.2, data_wait=0.0))
+    live.update(Progress(step=5, total=8, loss=math.nan, tokens_per_second=10.0))
+    live.update(Progress(step=6, total=8, loss=3.0, tokens_per_second=10.0))
+    live.update(Progress(step=7, total=8, loss=math.nan))
+    live.update(Progress(step=8, total=8, loss=math.nan))
+    assert stream.getvalue().splitlines() == [
+        "step 1/8  loss 9.000  100 tok/s",
+        "step 2/8  loss 5.000  200 tok/s  MFU 50.0%",
+        "step 4/8  loss 3.000  500 tok/s  MFU 30.0%  data wait 10.0%",
+        "step 6/8  loss 3.000  10 tok/s",
+        "step 8/8  loss nan",
+    ]
+
+
+def test_a_terminal_has_the_figures_of_the_step(terminal: Terminal) -> None:
+    live = LiveLine(terminal.stream, print_every=10)
+    live.update(Progress(step=1, total=9, loss=4.0))
+    live.update(Progress(step=2, total=9, loss=2.0))
+    assert terminal.screen() == ["step 2/9  loss 2.000"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.2, "1 s"), (4.4, "4 s"), (59.4, "59 s"), (59.6, "1m 00s"), (4000, "1h 07m"), (math.inf, "–")]
+)
+def test_the_time_left_is_in_whole_seconds(seconds: float, shown: str) -> None:
+    assert line(Progress(step=1, total=9, loss=1.0, seconds_left=seconds)).endswith(f"  ETA {shown}")
+
+
+def test_the_last_line_has_no_time_left() -> None:
+    assert line(Progress(step=9, total=9, loss=1.0, seconds_left=0.0)) == "step 9/9  loss 1.000"

@@ -172,21 +172,35 @@ def test_kill_9_loses_at_most_two_seconds_and_a_resume_merges(path: Path) -> Non
     connection.close()
 
 
-def test_a_reader_in_the_middle_of_reading_does_not_block_the_writer(path: Path, recorder: Recorder) -> None:
+def test_a_reader_in_the_middle_of_reading_does_not_block_the_writer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BUSY_SECONDS", 0)  # a writer that had to wait would drop its record
+    recorder = Recorder.open(path)
     recorder.start_segment(0, {})
     recorder.scalars(0, {"train/loss": 1.0})
     recorder.flush()
     reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
     reader.execute("BEGIN")
     assert reader.execute('SELECT count(*) FROM "values"').fetchone() == (1,)
-    started = time.monotonic()
     recorder.scalars(1, {"train/loss": 2.0})
     recorder.flush()
-    assert time.monotonic() - started < store.BUSY_SECONDS / 2
     assert reader.execute('SELECT count(*) FROM "values"').fetchone() == (1,), "the reader keeps its own view"
     reader.close()
+    recorder.close()
     assert recorder.dropped == 0
     assert pairs(path, "train/loss") == [(0, 1.0), (1, 2.0)]
+
+
+def test_nothing_but_the_file_stays_when_all_have_closed(path: Path) -> None:
+    with Recorder.open(path) as recorder:
+        recorder.start_segment(0, {})
+        recorder.scalars(0, {"train/loss": 1.0})
+        recorder.flush()
+        assert pairs(path, "train/loss") == [(0, 1.0)]
+        assert len(list(path.parent.iterdir())) == 3, "the log and its index, while it is being written"
+    content = path.read_bytes()
+    assert pairs(path, "train/loss") == [(0, 1.0)]
+    assert [file.name for file in path.parent.iterdir()] == ["metrics.sqlite"]
+    assert path.read_bytes() == content
 
 
 def test_readers_cannot_write(path: Path, recorder: Recorder) -> None:
@@ -377,13 +391,16 @@ def test_misuse_is_an_error_of_the_caller(path: Path, recorder: Recorder) -> Non
         recorder.event(0, "stop", "too late")
 
 
-def test_recording_costs_less_than_a_hundredth_of_a_step(path: Path, recorder: Recorder) -> None:
-    recorder.start_segment(0, {})
-    values = dict.fromkeys(METRICS, 1.25)
-    started = time.process_time()  # all threads, the committing one included; unmoved by what else the machine does
-    for step in range(500):
-        recorder.scalars(step, values)
-        if step % 10 == 9:  # ten steps of 100 ms to a commit
-            recorder.flush()
-    per_step = (time.process_time() - started) / 500
-    assert per_step < 0.01 * 0.100, f"{per_step * 1e6:.0f} µs"
+def test_recording_touches_the_file_once_a_commit_and_not_once_a_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "COMMIT_SECONDS", 3600)
+    statements: list[str] = []
+    with Recorder.open(path) as recorder:
+        recorder.start_segment(0, {})
+        assert recorder._connection is not None
+        recorder._connection.set_trace_callback(statements.append)
+        for step in range(500):
+            recorder.scalars(step, dict.fromkeys(METRICS, 1.25))
+        assert statements == []
+        recorder.flush()
+        assert statements.count("BEGIN IMMEDIATE") == statements.count("COMMIT") == 1
+    assert len(pairs(path, METRICS[0])) == 500

@@ -41,10 +41,9 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
         UserError: the share of bad records is above the ledger's limit, seen early or at the end.
     """
     for file in files:
-        found = format_of(file.path)
-        assert found is not None, file.path
-        kind, compression = found
+        kind, compression = format_of(file.path) or ("whole", "")  # of an unknown kind is only what was named outright
         ledger.files += 1
+        before = ledger.records
         try:
             if kind == "parquet":
                 yield from _parquet(file, ledger)
@@ -55,7 +54,8 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
         except NotText as error:
             ledger.skip(file.path, str(error))
         except (OSError, EOFError, zlib.error) as error:
-            ledger.skip(file.path, f"the rest of the file cannot be read: {getattr(error, 'strerror', None) or error}")
+            what = "the rest of the file cannot be read" if ledger.records > before else "cannot be read"
+            ledger.skip(file.path, f"{what}: {getattr(error, 'strerror', None) or error}")
         finally:
             ledger.current = None
         ledger.disk_bytes_done += file.size

@@ -19,6 +19,9 @@ from danlu.recipe.sections import Source
 
 FORMATS = {".txt": "whole", ".md": "whole", ".py": "whole", ".jsonl": "lines", ".json": "json", ".parquet": "parquet"}
 COMPRESSIONS = (".gz", ".zst")
+STDLIB = "{stdlib}"
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders inside the standard library's that hold what was installed beside it, and differ from machine to machine."""
 KINDS = ".txt .md .py .jsonl .json (each also with .gz or .zst behind it) .parquet"
 
 
@@ -45,7 +48,7 @@ class Listing:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
     """Folders and files that could not be listed, with the reason."""
     notes: list[str] = field(default_factory=list)
-    """Settings that had no effect."""
+    """Settings that had no effect, and files that count twice."""
     fingerprints: list[dict[str, Any]] = field(default_factory=list)
     """For each source: path as given, files, bytes on disk, SHA-256 of names and sizes."""
 
@@ -64,27 +67,35 @@ def format_of(name: str) -> tuple[str, str] | None:
     return (FORMATS[suffix], "") if suffix in FORMATS else None
 
 
-def resolve(sources: Sequence[Source]) -> Listing:
+def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
     """List the files of all sources, those of one source sorted by path.
 
     A source is a file, a folder (read to any depth) or a glob, where `*` stays inside one folder and `**` reaches any
     depth. An exclude with a slash is matched against the path below the source's folder, one without against every
     name on that path; whatever lies inside an excluded folder is excluded. Hidden files and folders, files of an
     unknown kind, and broken links are ignored and counted. Links to folders are followed, each folder is read once.
+    With any_kind a file that is named outright may be of an unknown kind; it is read as plain text.
 
     Raises:
         UserError: nothing is there, nothing matches, or a file named outright cannot be read or is of an unknown kind.
     """
     listing = Listing()
+    first_source: dict[tuple[int, int], int] = {}
+    shared: set[tuple[int, int]] = set()
     for index, source in enumerate(sources):
         where = f"data.sources[{index}].path: {one_line(source.path)!r}"
-        root, paths = _find(source, where, index, listing)
+        root, paths = _find(source, where, index, listing, any_kind)
         files = []
         for path in paths:
             try:
-                files.append(SourceFile(path, index, source.text, os.stat(path).st_size))
+                status = os.stat(path)
             except OSError as error:  # gone since it was listed
                 listing.unreadable.append((path, error.strerror or str(error)))
+                continue
+            files.append(SourceFile(path, index, source.text, status.st_size))
+            identity = (status.st_dev, status.st_ino)
+            if first_source.setdefault(identity, index) != index:
+                shared.add(identity)
         names = hashlib.sha256()
         for file in files:
             names.update(os.fsencode(os.path.relpath(file.path, root)) + b"\0" + str(file.size).encode() + b"\n")
@@ -92,12 +103,14 @@ def resolve(sources: Sequence[Source]) -> Listing:
         listing.fingerprints.append(
             {"path": source.path, "files": len(files), "bytes": sum(f.size for f in files), "sha256": names.hexdigest()}
         )
+    if shared:
+        listing.notes.append(f"data.sources: {len(shared):,} files are in more than one source, and are read once for each")
     return listing
 
 
-def _find(source: Source, where: str, index: int, listing: Listing) -> tuple[str, list[str]]:
+def _find(source: Source, where: str, index: int, listing: Listing, any_kind: bool) -> tuple[str, list[str]]:
     """The folder that names are relative to, and the sorted paths."""
-    path = os.path.expanduser(source.path.replace("{stdlib}", sysconfig.get_path("stdlib")))
+    path = os.path.expanduser(source.path.replace(STDLIB, sysconfig.get_path("stdlib")))
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -112,14 +125,15 @@ def _find(source: Source, where: str, index: int, listing: Listing) -> tuple[str
         if not stat.S_ISDIR(mode):
             if source.exclude:
                 listing.notes.append(f"data.sources[{index}].exclude: has no effect on a single file")
-            return os.path.dirname(path) or ".", [_explicit(path, mode, where)]
+            return os.path.dirname(path) or ".", [_explicit(path, mode, where, any_kind)]
         root, pattern = path, ["**", "*"]
     try:
         os.listdir(root)
     except OSError as error:
         raise UserError(f"{where}: cannot be read: {error.strerror}") from None
     excludes = [(text, text.strip("/").split("/")) for text in source.exclude]
-    walk = _Walk(root, pattern, excludes)
+    installed = [(name, [name]) for name in INSTALLED] if STDLIB in source.path else []
+    walk = _Walk(root, pattern, excludes + installed)
     found = sorted(walk.files(), key=os.fsencode)
     listing.ignored += walk.ignored
     listing.unreadable += walk.unreadable
@@ -138,11 +152,11 @@ def _find(source: Source, where: str, index: int, listing: Listing) -> tuple[str
     return root, [os.path.join(root, name) for name in found]
 
 
-def _explicit(path: str, mode: int, where: str) -> str:
+def _explicit(path: str, mode: int, where: str, any_kind: bool) -> str:
     """Check a file that the recipe names outright."""
     if not stat.S_ISREG(mode):
         raise UserError(f"{where}: is not a regular file")
-    if format_of(path) is None:
+    if format_of(path) is None and (not any_kind or path.lower().endswith(COMPRESSIONS)):
         raise UserError(f"{where}: not a kind that is read; these are: {KINDS}")
     try:
         open(path, "rb").close()

@@ -29,14 +29,15 @@ def text_stream(
 ) -> Iterator[TokenStream]:
     """The documents of a file, folder or glob as a stream, in a temporary folder that goes when the block ends.
 
-    `text` is the field of JSON and Parquet. The stream's text_bytes give a loss per byte.
+    `text` is the field of JSON and Parquet. A file of an unknown kind that is named outright is plain text.
+    The stream's text_bytes give a loss per byte.
 
     Raises:
         UserError: nothing to read, too many bad records, or no text.
         DanluError: the disk of temporary files is full.
     """
     try:
-        listing = resolve([Source.model_validate({"path": str(path), "text": text})])
+        listing = resolve([Source.model_validate({"path": str(path), "text": text})], any_kind=True)
     except UserError as error:
         raise UserError(str(error).removeprefix("data.sources[0].path: ")) from None
     ledger = Ledger(bad_line_limit)

@@ -106,8 +106,8 @@ class Engine(Protocol):
     def load_weights(self, folder: Path) -> None:
         """Only the weights of a checkpoint that ``save`` wrote."""
 
-    def matmul_peak(self) -> float:
-        """Measured matrix-product rate of this device in the training precision, FLOP/s."""
+    def matmul_peak(self) -> float | None:
+        """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""

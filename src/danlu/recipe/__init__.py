@@ -3,6 +3,7 @@
 Importing it is light: pydantic and ruamel.yaml, no framework.
 """
 
+from danlu.recipe.ignored import ignored
 from danlu.recipe.load import load, parse
 from danlu.recipe.reference import json_schema, reference_markdown
 from danlu.recipe.resolve import resolve_shape
@@ -13,6 +14,7 @@ __all__ = [
     "Recipe",
     "differences",
     "dump",
+    "ignored",
     "json_schema",
     "load",
     "parse",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from danlu.model.shape import Architecture
 
@@ -40,7 +40,8 @@ class Source(Section):
     """One place that text comes from."""
 
     path: str = Field(
-        description="File, folder or glob (`**`: any depth); `{stdlib}` is Python's standard library, `~` the home folder."
+        description="File, folder or glob (`**`: any depth); `{stdlib}` is Python's standard library (without "
+        "site-packages), `~` the home folder."
     )
     exclude: list[str] = Field(
         [],
@@ -149,7 +150,7 @@ class TrainSection(Section):
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
     )
     compile: bool = Field(False, description="Compile the model's graph before the first step.")
-    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the initial weights, dropout and the order of the data.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the initial weights and the order of the data.")
     evaluate_every: int = Field(
         0, ge=0, description="Steps between validations; 0: at the end only.", json_schema_extra=RESUMABLE
     )
@@ -243,7 +244,8 @@ class Recipe(Section):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
-        description="Folder of the run below the runs folder: letters, digits, `.`, `_`, `-`.",
+        description="Folder of the run below the runs folder: letters, digits, `.`, `_`, `-`, and no `.lock` or "
+        "`.partial` at the end.",
     )
     stages: list[Stage] = Field(
         ["prepare", "train", "evaluate", "generate"],
@@ -259,6 +261,16 @@ class Recipe(Section):
     generate: GenerateSection = Field(GenerateSection(), description="Samples after training.")
     watch: WatchSection = Field(WatchSection(), description="What a person sees.")
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When the run is saved.")
+
+    @field_validator("name")
+    @classmethod
+    def _no_name_of_a_lock(cls, name: str) -> str:
+        for ending in (".lock", ".partial"):
+            if name.lower().endswith(ending):
+                raise ValueError(
+                    f"{name} ends in {ending}, as the files do by which runs are guarded; give another, such as {name}-1"
+                )
+        return name
 
     @property
     def alone(self) -> Recipe:

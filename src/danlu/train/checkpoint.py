@@ -35,8 +35,8 @@ def unfinished(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.partial"
 
 
-def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep: int) -> Path:
-    """Write a checkpoint and then delete the oldest beyond ``keep``.
+def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep: int | None) -> Path:
+    """Write a checkpoint and then delete the oldest beyond ``keep``; None deletes none.
 
     ``write`` puts files into the folder that it is given and returns the state that goes beside them (JSON).
     RunStopped: it could not be written (a full disk); the checkpoints that were there are untouched.
@@ -63,7 +63,7 @@ def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep:
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for _, path in _newest_first(folder)[keep:]:
+    for _, path in _newest_first(folder)[keep:] if keep is not None else ():
         _delete(path)
     return place
 
@@ -77,12 +77,13 @@ def latest(folder: Path, report: Callable[[str], None], repair: bool = False) ->
     """
     found = _newest_first(folder)
     damaged = []
-    for step, path in found:
+    for number, (step, path) in enumerate(found, 1):
         try:
             good = Checkpoint(step, path, _verified(path))
         except _Damaged as damage:
             damaged.append(path)
-            report(f"{path} is damaged ({damage}); looking at the one before it")
+            next_one = "looking at the one before it" if number < len(found) else "there is none before it"
+            report(f"{path} is damaged ({damage}); {next_one}")
         else:
             break
     else:

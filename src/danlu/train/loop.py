@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,8 +17,9 @@ from danlu.engines.base import LOSS_SCALE_OVERFLOW, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token, parameter_count, state_bytes
 from danlu.model.shape import ModelShape
-from danlu.recipe import Recipe
+from danlu.recipe import Recipe, ignored
 from danlu.train import checkpoint
+from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -50,6 +50,9 @@ class Position:
     """Tokens that went through the training steps."""
     step_seconds: float = 0.0
     """Time spent in steps; validations and checkpoints are no part of it."""
+    peak: float | None = None
+    """Matmul peak in FLOP/s: the largest seen on peak_device, since load lowers what is measured; None: not known there."""
+    peak_device: str | None = None
 
 
 def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared, folder: Path, stream: TextIO) -> dict[str, Any]:
@@ -67,6 +70,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
         if session.position.step >= recipe.train.steps:
             live.note(f"already trained: {session.position.step} of {recipe.train.steps} steps")
             return session.summary()
+        session.measure_peak()
         header(session.header_rows(), stream)
         session.start_segment(resumed)
         try:
@@ -99,6 +103,9 @@ class _Session:
         self.folder = folder
         self.position = Position()
         self.saved: int | None = None
+        self.changed = False
+        """Whether a step since the last checkpoint changed the weights or the loss scale."""
+        self.warnings: list[str] = []
         self.source = TrainingBatches(
             prepared.train,
             sequence_length=recipe.data.sequence_length,
@@ -112,10 +119,12 @@ class _Session:
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
         self.flops = flops_per_token(shape, recipe.data.sequence_length)
 
-    @cached_property
-    def peak(self) -> float:
-        """Measured once, before the first step."""
-        return self.engine.matmul_peak()
+    def measure_peak(self) -> None:
+        """Measure the matmul peak; a larger one that an earlier start of the run saw on the same device stays."""
+        position, measured = self.position, self.engine.matmul_peak()
+        if measured is not None and position.peak is not None and position.peak_device == self.engine.device:
+            measured = max(measured, position.peak)
+        position.peak, position.peak_device = measured, self.engine.device
 
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
@@ -129,7 +138,10 @@ class _Session:
             self.live.note(line)
         if found is None:
             if self.recipe.model.hugging_face is not None:
-                self.engine.import_weights(Path(self.recipe.model.hugging_face).expanduser())
+                weights = Path(self.recipe.model.hugging_face).expanduser()
+                self.engine.import_weights(weights)
+                if warning := tokenizer_warning(weights, self.prepared, self.shape.vocab_size):
+                    self.warnings.append(warning)
             else:
                 self.engine.initialise()
             return None
@@ -145,10 +157,12 @@ class _Session:
 
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
-        info = {"device": self.engine.device, "precision": self.recipe.train.precision}
+        info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info)
         self.event("start" if resumed is None else "resume", resumed or "training starts")
+        for warning in self.warnings:
+            self.event("warning", warning)
 
     def header_rows(self) -> list[tuple[str, str]]:
         """What a person wants to know before the first step."""
@@ -158,11 +172,12 @@ class _Session:
         if recipe.accumulation > 1:
             batch += f", in {recipe.accumulation} micro-batches of {recipe.micro_batch}"
         parameters = count(parameter_count(self.shape))
+        peak = "" if self.position.peak is None else f", matmul peak {self.position.peak / 1e9:,.0f} GFLOP/s"
         rows = [
             ("model", f"{self.shape.family}, {parameters} parameters, vocabulary {self.shape.vocab_size:,}"),
             ("data", f"{count(tokens)} training tokens; {count(total)} to train on ({total / tokens:.2f} epochs)"),
             ("batch", batch),
-            ("device", f"{self.engine.device}, {recipe.train.precision}, matmul peak {self.peak / 1e9:,.0f} GFLOP/s"),
+            ("device", f"{self.engine.device}, {recipe.train.precision}{peak}"),
             ("folder", str(self.folder)),
         ]
         parallel = recipe.parallel
@@ -172,6 +187,8 @@ class _Session:
             rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
         if self.position.step:
             rows.append(("resumed", f"after step {self.position.step} of {steps}"))
+        rows += [("ignored", setting) for setting in ignored(recipe)]
+        rows += [("warning", warning) for warning in self.warnings]
         size = state_bytes(self.shape)
         to_come = recipe.checkpoint.keep + 1 - len(list(self.checkpoints.glob("step-*")))  # one is written before one is deleted
         wanted = (size.weights + size.optimizer) * max(to_come, 1)
@@ -190,7 +207,7 @@ class _Session:
                 self._validate()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {train.steps} steps done")
-            if last or position.step % self.recipe.checkpoint.every == 0:
+            if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
                 self._save()
             if position.non_finite >= train.non_finite_limit:
                 self._stop_non_finite()
@@ -226,9 +243,11 @@ class _Session:
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
-            self.position.non_finite = 0
+            self.position.non_finite, self.changed = 0, True
             return
-        if result.skipped != LOSS_SCALE_OVERFLOW:
+        if result.skipped == LOSS_SCALE_OVERFLOW:
+            self.changed = True
+        else:
             self.position.non_finite += 1
         self.event("skipped_step", f"step {self.position.step} skipped: {result.skipped}", loss_scale=result.loss_scale)
         self.live.note(f"step {self.position.step}: {result.skipped}; the update was skipped")
@@ -236,18 +255,19 @@ class _Session:
     def _show(self, result: StepResult, rate: float, seconds: float, waited: float) -> None:
         position = self.position
         speed = self.step_tokens / seconds
-        mfu = speed * self.flops / (self.peak * self.recipe.parallel.processes)
+        mfu = self._mfu(speed)
         memory = probes.resident_bytes()
         values = {
             "train/loss": result.loss,
             "train/gradient_norm": result.gradient_norm,
             "train/learning_rate": rate,
             "train/tokens_per_second": speed,
-            "train/mfu": mfu,
             "time/step": seconds,
             "time/data_wait": waited,
             "memory/resident_bytes": memory,
         }
+        if mfu is not None:
+            values["train/mfu"] = mfu
         if self.recipe.train.precision == "fp16":
             values["train/loss_scale"] = result.loss_scale
         device_memory = self.engine.device_memory()
@@ -272,6 +292,14 @@ class _Session:
             )
         )
 
+    def _mfu(self, tokens_per_second: float) -> float | None:
+        """Share of the matmul peak of all processes. A step that is faster than the peak shows that it was measured too low, and raises it."""
+        position, rate = self.position, tokens_per_second * self.flops / self.recipe.parallel.processes
+        if position.peak is None:
+            return None
+        position.peak = max(position.peak, rate)
+        return rate / position.peak
+
     def _validate(self) -> None:
         position = self.position
         total, tokens = 0.0, 0
@@ -289,15 +317,23 @@ class _Session:
         loss = total / tokens
         position.validation_loss = loss
         values = {"validation/loss": loss}
-        if position.recent_losses:
-            recent = sum(position.recent_losses) / len(position.recent_losses)
+        if (recent := self._recent_loss()) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
         self._record(values)
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
+    def _recent_loss(self) -> float | None:
+        losses = self.position.recent_losses
+        return sum(losses) / len(losses) if losses else None
+
     def _save(self) -> None:
-        if self.saved == self.position.step:
+        """Amid non-finite steps only what is new is saved, and nothing older goes: what they began from may be ruined already."""
+        position = self.position
+        amid = position.non_finite > 0
+        nothing_new = amid and not self.changed and self.saved is not None and position.step < self.recipe.train.steps
+        if self.saved == position.step or nothing_new:
             return
+        self.changed = False
         start = time.perf_counter()
 
         def write(folder: Path) -> dict[str, Any]:
@@ -309,7 +345,7 @@ class _Session:
             self.saved = self.position.step
             return
         self.recorder.flush()  # first, so that a run that goes on from this checkpoint has the curves up to it
-        path = checkpoint.save(self.checkpoints, self.position.step, write, self.recipe.checkpoint.keep)
+        path = checkpoint.save(self.checkpoints, self.position.step, write, None if amid else self.recipe.checkpoint.keep)
         self.saved = self.position.step
         seconds = time.perf_counter() - start
         self.event("checkpoint", f"saved {path.name} in {duration(seconds)}", seconds=seconds)
@@ -318,8 +354,9 @@ class _Session:
         self._save()
         raise RunStopped(
             f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step "
-            f"{self.position.step} with a checkpoint of the last good weights. Usual causes: a learning rate that is too high, "
-            "fp16 where bf16 is at hand, damaged data"
+            f"{self.position.step}. Checkpoint {self.saved} holds the weights as they were before the first of them. "
+            "Usual causes: a learning rate that is too high, fp16 where bf16 is at hand, damaged data. Train under another name "
+            "with a lower train.optimizer.learning_rate, or delete the newest checkpoints to go back to earlier weights"
         )
 
     def event(self, kind: str, message: str, **data: Any) -> None:
@@ -342,6 +379,7 @@ class _Session:
             "tokens": position.tokens,
             "first_loss": position.first_loss,
             "last_loss": position.recent_losses[-1] if position.recent_losses else None,
+            "recent_loss": self._recent_loss(),
             "last_validation_loss": validation if validation is not None and math.isfinite(validation) else None,
             "tokens_per_second": position.tokens / position.step_seconds if position.step_seconds else None,
         }
@@ -351,7 +389,8 @@ class _Session:
         summary, steps = self.summary(), self.recipe.train.steps
         rows = [("stopped", f"after {summary['steps']} of {steps} steps, {count(summary['tokens'])} tokens")]
         if summary["first_loss"] is not None:
-            rows.append(("loss", f"{summary['first_loss']:.3f} at the first step, {summary['last_loss']:.3f} at the last"))
+            recent = f"{summary['recent_loss']:.3f} in the mean of the last {len(self.position.recent_losses)}"
+            rows.append(("loss", f"{summary['first_loss']:.3f} at the first step, {recent}"))
         if summary["last_validation_loss"] is not None:
             rows.append(("validation", f"loss {summary['last_validation_loss']:.3f} on text held out"))
         if summary["tokens_per_second"] is not None:

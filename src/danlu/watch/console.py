@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from danlu.watch.format import bytes_text, cells, count, duration, figure, padded, share, shortened
@@ -53,7 +54,8 @@ class LiveLine:
     """One line of figures a step: rewritten in place on a terminal, printed every `print_every` steps elsewhere.
 
     On a terminal the line fits its width: the least important figures are left out rather than wrapped. Elsewhere the first
-    step seen and the last of the run are printed too.
+    step seen and the last of the run are printed too, and loss, speed, MFU and the wait for data are means over the steps since
+    the line before.
     """
 
     def __init__(self, stream: TextIO, print_every: int) -> None:
@@ -61,6 +63,7 @@ class LiveLine:
         self._print_every = print_every
         self._terminal = stream.isatty()
         self._progress: Progress | None = None
+        self._unprinted: list[Progress] = []
         self._shown = 0
         """Columns of the live line now on the terminal."""
         self._next_draw = 0.0
@@ -74,8 +77,11 @@ class LiveLine:
             if last or now >= self._next_draw:
                 self._next_draw = now + REDRAW_SECONDS
                 self._draw()
-        elif first or last or progress.step % self._print_every == 0:
-            _write(self._stream, line(progress) + "\n")
+            return
+        self._unprinted.append(progress)
+        if first or last or progress.step % self._print_every == 0:
+            _write(self._stream, line(_mean(self._unprinted)) + "\n")
+            self._unprinted = []
 
     def note(self, message: str) -> None:
         """Print a message as full lines; the live line goes on below it."""
@@ -101,6 +107,27 @@ class LiveLine:
         if self._shown:
             _write(self._stream, "\r" + " " * self._shown + "\r")
             self._shown = 0
+
+
+def _mean(steps: Sequence[Progress]) -> Progress:
+    """The last step's figures with means in place of those that swing; steps that were not finite have no loss to count."""
+    finite = [step.loss for step in steps if math.isfinite(step.loss)]
+    mean = replace(steps[-1], loss=sum(finite) / len(finite) if finite else steps[-1].loss)
+    if any(not step.tokens_per_second for step in steps):
+        return mean
+    # Steps have equal tokens, so a rate's inverse stands for its time; weighted by time, rates are the total by the total.
+    times = [1 / step.tokens_per_second for step in steps if step.tokens_per_second]
+
+    def over_time(values: list[float | None]) -> float | None:
+        known = [(value, time) for value, time in zip(values, times, strict=True) if value is not None]
+        return sum(value * time for value, time in known) / sum(time for _, time in known) if known else None
+
+    return replace(
+        mean,
+        tokens_per_second=len(times) / sum(times),
+        mfu=over_time([step.mfu for step in steps]),
+        data_wait=over_time([step.data_wait for step in steps]),
+    )
 
 
 def line(progress: Progress, width: int | None = None) -> str:
@@ -135,9 +162,14 @@ def _fields(progress: Progress) -> list[tuple[int, str]]:
         fields.append((20, f"mem {bytes_text(progress.memory_bytes)}"))
     if progress.data_wait is not None:
         fields.append((40, f"data wait {share(progress.data_wait)}"))
-    if progress.seconds_left is not None:
-        fields.append((80, f"ETA {duration(progress.seconds_left)}"))
+    if progress.seconds_left is not None and progress.step < progress.total:
+        fields.append((80, f"ETA {_whole(progress.seconds_left)}"))
     return fields
+
+
+def _whole(seconds: float) -> str:
+    """An estimate is not good to less than a second."""
+    return f"{max(1, round(seconds))} s" if seconds < 59.5 else duration(seconds)
 
 
 def _columns(stream: TextIO) -> int:

@@ -75,6 +75,7 @@ const WORDS = {
   kind_stop: ["stop", "停止"],
   kind_interrupted: ["interrupted", "中断"],
   kind_finished: ["finished", "完成"],
+  kind_warning: ["warning", "警告"],
   kind_sample: ["sample", "样例"],
   kind_dropped: ["records lost", "记录丢失"],
 

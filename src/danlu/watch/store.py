@@ -348,7 +348,7 @@ def _merged(connection: sqlite3.Connection, query: str, arguments: tuple[str, ..
 
 @contextmanager
 def _reading(path: Path | str) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write; in WAL mode it neither blocks the writer nor waits for it."""
+    """A connection that changes no record; in WAL mode it neither blocks the writer nor waits for it."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such metrics file; it appears once the run has started training")
@@ -366,7 +366,10 @@ def _reading(path: Path | str) -> Iterator[sqlite3.Connection]:
 
 def _open_for_reading(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
-    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+    # With mode=ro the last one to close would leave the files of the write-ahead log behind. Where the file is write-protected,
+    # mode=rw opens it read-only all the same.
+    connection = sqlite3.connect(f"{uri}?mode=rw", uri=True, timeout=BUSY_SECONDS)
+    connection.execute("PRAGMA query_only = ON")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:

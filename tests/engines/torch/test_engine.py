@@ -310,4 +310,9 @@ def test_what_the_engine_says_of_itself(engine_of: EngineOf) -> None:
     engine = engine_of()
     assert engine.versions()["torch"] == torch.__version__
     assert engine.device_memory() is None
-    assert 1e9 < engine.matmul_peak() < 1e15  # one slow core, and more than any there is
+    peak = engine.matmul_peak()
+    assert peak is not None and 1e9 < peak < 1e15  # one slow core, and more than any there is
+
+
+def test_emulated_arithmetic_has_no_peak(engine_of: EngineOf) -> None:
+    assert engine_of("train.precision=fp16").matmul_peak() is None

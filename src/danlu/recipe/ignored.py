@@ -1,0 +1,43 @@
+"""Settings that are valid, and do nothing beside the others."""
+
+from __future__ import annotations
+
+from danlu.model.shape import RopeScaling
+from danlu.recipe.sections import Recipe, Section
+
+_ROPE = {
+    "original_max_sequence_length": ("llama3", "yarn"),
+    "low_frequency_factor": ("llama3",),
+    "high_frequency_factor": ("llama3",),
+    "beta_fast": ("yarn",),
+    "beta_slow": ("yarn",),
+    "attention_factor": ("yarn",),
+}
+"""Which kinds of scaling read a field."""
+
+
+def ignored(recipe: Recipe) -> list[str]:
+    """One line for each setting that does nothing beside the others: its dotted path, its value and why.
+
+    A setting counts when it differs from its default: a run's own recipe.yaml spells out every default, given or not.
+    """
+    schedule, data, train, generate = recipe.train.schedule, recipe.data, recipe.train, recipe.generate
+    found = []
+    if schedule.name == "constant":
+        found += _changed("train.schedule", schedule, ["final_ratio"], "train.schedule.name is constant")
+    if (scaling := recipe.model.rope_scaling) is not None:
+        unread = [name for name, kinds in _ROPE.items() if scaling.kind not in kinds]
+        found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
+    if data.validation_fraction == 0:
+        found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
+    if recipe.memory.recompute == "none":
+        found += _changed("memory", recipe.memory, ["recompute_every"], "memory.recompute is none")
+    if generate.temperature == 0:
+        found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
+    return found
+
+
+def _changed(above: str, section: Section | RopeScaling, names: list[str], why: str) -> list[str]:
+    fields = type(section).model_fields
+    values = {name: getattr(section, name) for name in names if getattr(section, name) != fields[name].default}
+    return [f"{above}.{name}: {value} does nothing, since {why}" for name, value in values.items()]

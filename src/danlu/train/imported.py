@@ -1,0 +1,29 @@
+"""What can be wrong with imported weights though their shapes fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from danlu.data.prepared import Prepared
+from danlu.data.tokenizer import FILE
+from danlu.files import sha256
+
+
+def tokenizer_warning(weights: Path, prepared: Prepared, rows: int) -> str | None:
+    """One line when the run's tokenizer is not the one that the weights of a Hugging Face folder learned; None when it is.
+
+    Where no tokenizer.json lies beside the weights, its size must do: ``rows`` is the embedding's. With the same file, rows that
+    no token uses are the publisher's padding, and no cause for a warning.
+    """
+    beside = weights / FILE
+    way_out = f"for its own, give data.tokenizer.path: {weights}"
+    if beside.is_file():
+        if sha256(beside) == sha256(prepared.tokenizer_path):
+            return None
+        return f"the run's tokenizer is not {beside}, so that its tokens are not those that the weights have learned; {way_out}"
+    if prepared.vocab_size == rows:
+        return None
+    return (
+        f"the run's tokenizer has {prepared.vocab_size:,} tokens and the weights in {weights} have {rows:,} rows, "
+        "so that it is hardly theirs; give the one that they were trained with in data.tokenizer.path"
+    )
