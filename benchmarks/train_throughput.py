@@ -4,10 +4,8 @@ The same 42 M-parameter Llama shape (stories42M: hidden 512, 8 layers, vocabular
 sequence 256, batch 4, bf16 autocast with FP32 weights, fused AdamW, clipping at 1.0. Each contender runs in a process of its
 own, in turn (A B C D A B C D ...), and the medians are compared round by round.
 
-Peak memory is the sum of each process's largest resident size (VmHWM on Linux, which is not inherited from the parent, as
-getrusage's figure is): the contender's own and its descendants', looked up every second, since danlu's loader process ends with
-the training. Pages that a forked process shares with its parent count once for each, so that danlu's figure, the only one with a
-second process, is an upper bound; peak_own_mib is that of the contender's process alone.
+Peak memory is the largest resident size of the contender's process (VmHWM) plus, for danlu's loader process, the most memory
+that was its own alone (unique set size, looked up every second): pages that a forked process shares with its parent count once.
 
     danlu     `danlu train` as it is: loader process, metrics, checks
     engine    danlu's engine alone, stepping over batches that are already in memory
@@ -20,6 +18,7 @@ Usage: python benchmarks/train_throughput.py [--rounds 3] [--steps 24] [--json F
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -32,6 +31,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from danlu.watch.probes import peak_resident_bytes
 
@@ -193,22 +194,25 @@ def measure(name: str, folder: Path, steps: int) -> dict[str, float]:
 
 def contend(name: str, folder: Path, steps: int) -> None:
     runners = {"danlu": run_danlu, "engine": run_engine, "bare": run_bare, "trainer": run_trainer}
-    done, peaks = threading.Event(), [0]
-    watcher = threading.Thread(target=_watch_peak, args=(done, peaks), daemon=True)
+    done, of_children = threading.Event(), [0]
+    watcher = threading.Thread(target=_watch_children, args=(done, of_children), daemon=True)
     watcher.start()
     times = runners[name](folder, steps)[WARM - 1 :]
     done.set()
     watcher.join()
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    own = peak_resident_bytes()
-    memory = {"peak_mib": max(*peaks, own) / 2**20, "peak_own_mib": own / 2**20}
-    print(json.dumps({"seconds": statistics.median(gaps), "mean": statistics.mean(gaps), **memory}))
+    peak = peak_resident_bytes() + max(of_children)
+    print(json.dumps({"seconds": statistics.median(gaps), "mean": statistics.mean(gaps), "peak_mib": peak / 2**20}))
 
 
-def _watch_peak(done: threading.Event, peaks: list[int]) -> None:
-    """Append the peak of this process and its descendants every second until done."""
+def _watch_children(done: threading.Event, sizes: list[int]) -> None:
+    """Append the bytes that the descendants of this process have to themselves, every second until done."""
     while not done.wait(1.0):
-        peaks.append(peak_resident_bytes(children=True))
+        total = 0
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                total += child.memory_full_info().uss
+        sizes.append(total)
 
 
 def main() -> None:
@@ -254,8 +258,6 @@ def main() -> None:
         "ratio_to_own_engine": ratio("engine"),
         "peak_memory_ratio_to_bare_loop": 1 / ratio("bare", "peak_mib"),
         "peak_memory_ratio_to_trainer": 1 / ratio("trainer", "peak_mib"),
-        "peak_own_memory_ratio_to_bare_loop": 1 / ratio("bare", "peak_own_mib"),
-        "peak_own_memory_ratio_to_trainer": 1 / ratio("trainer", "peak_own_mib"),
         "share_of_matmul_peak": speed * flops_per_token(shape, SEQUENCE) / peak,
         "tokens_per_second": speed,
     }
