@@ -4,7 +4,7 @@ BIN := .venv/bin
 JSON ?=
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs benchmark-train clean
+.PHONY: help quickstart test lint docs parity benchmark-train clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -23,6 +23,9 @@ lint: .venv/test.done  ## style and types alone
 
 docs: .venv/test.done  ## what is generated from the types: docs/recipe.md and its schema
 	$(BIN)/python -m danlu.recipe
+
+parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/run.py $(WRITE)
 
 benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)

@@ -73,10 +73,11 @@ def test_help_leaves_nothing_heavy_in_the_process() -> None:
 @pytest.mark.parametrize(("path", "command"), TREE, ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
 def test_every_verb_has_an_example_that_parses(path: tuple[str, ...], command: click.Command) -> None:
     text = command.get_help(click.Context(command, info_name=" ".join(path)))
-    examples = [line.strip() for line in text.splitlines() if line.startswith("    danlu ")]
+    examples = [line.strip() for line in text.splitlines() if line.startswith("    danlu ") or " -m danlu " in line]
     assert "Example" in text and examples
     for example in examples:
-        words = shlex.split(example.split(" > ")[0])[1:]
+        words = shlex.split(example.split(" > ")[0])
+        words = words[words.index("danlu") + 1 :]
         assert tuple(words)[: len(path) - 1] == path[1:], f"an example of another verb: {example}"
         called: click.Command = cli.cli
         while isinstance(called, click.Group):

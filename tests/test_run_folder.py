@@ -106,7 +106,7 @@ def test_three_fields_are_named_and_the_others_counted(tmp_path: Path) -> None:
     text = refusal(other, tmp_path / "first")
     assert text.count(", is now ") == 3
     assert "data.sequence_length was 512, is now 64; " in text
-    assert " and 2 more)" in text, "micro_batch follows global_batch"
+    assert " and 1 more)" in text
     assert "delete the folder" in text
 
 

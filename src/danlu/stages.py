@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -107,6 +108,7 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) ->
 
 def worker(run: RunFolder, stream: TextIO) -> None:
     """One rank of a layout: train the run, and leave the error that ends it where the launcher looks for it."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     recipe = run.load_recipe()
     try:
         train(recipe, run, Prepared.open(run.data), stream)
@@ -115,6 +117,13 @@ def worker(run: RunFolder, stream: TextIO) -> None:
         told.parent.mkdir(exist_ok=True)
         write_json(told, {"message": str(error), "exit_code": error.exit_code})
         raise
+
+
+def _end_with(parent: int) -> None:
+    """A launcher that is killed cannot stop its ranks, and the run folder is no longer locked for them."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:

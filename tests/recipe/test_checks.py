@@ -38,12 +38,118 @@ def test_huge_batches_are_refused_at_once(refusal: Refusal) -> None:
     assert "or memory.micro_batch 1 or 1000000000000000003" in message
 
 
-def test_several_replicas_are_for_a_later_version(refusal: Refusal) -> None:
-    assert "parallel.data: 2 replicas need several processes, and this version trains in one; write 1" in refusal(
-        "parallel.data=2"
-    )
-    message = refusal("parallel.data=5")
-    assert message.endswith("(and 1 more to mend: train.global_batch)")
+# Layouts
+
+
+def test_the_global_batch_must_divide_by_the_replicas(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("train.global_batch=32", "parallel.data=5")
+    assert "train.global_batch: 32 is not divisible by parallel.data (5); give 30 or 35" in message
+    for batch in (30, 35):
+        assert accepted(tree, f"train.global_batch={batch}", "parallel.data=5")
+    message = refusal("train.global_batch=32", "parallel.data=4", "memory.micro_batch=3")
+    assert "32 is not divisible by memory.micro_batch (3) x parallel.data (4); give train.global_batch 24 or 36" in message
+    assert "or memory.micro_batch 2 or 4" in message
+    assert accepted(tree, "train.global_batch=24", "parallel.data=4", "memory.micro_batch=3")
+    assert accepted(tree, "train.global_batch=32", "parallel.data=4", "memory.micro_batch=2")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_splits_over_replicas(refusal: Refusal, tree: Tree, stage: int) -> None:
+    message = refusal(f"parallel.zero_stage={stage}")
+    assert f"parallel.zero_stage: {stage} splits over data ranks; give parallel.data 2 or more, or zero_stage 0" in message
+    assert accepted(tree, f"parallel.zero_stage={stage}", "parallel.data=2")
+    assert accepted(tree, "parallel.zero_stage=0")
+
+
+def test_there_is_no_zero_stage_four(refusal: Refusal) -> None:
+    assert "parallel.zero_stage" in refusal("parallel.zero_stage=4", "parallel.data=2")
+
+
+def test_zero_2_has_no_pipeline(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("parallel={pipeline: 2, data: 2, zero_stage: 2}", "memory.micro_batch=8")
+    assert "parallel.zero_stage: 2 with a pipeline would reduce whole gradients after every micro-batch; give 1, or 3" in message
+    for stage in (0, 1, 3):
+        assert accepted(tree, f"parallel={{pipeline: 2, data: 2, zero_stage: {stage}}}", "memory.micro_batch=8")
+
+
+def test_sequence_parallelism_needs_tensor_ranks(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("parallel.sequence_parallel=true")
+    assert "parallel.sequence_parallel: splits over tensor ranks; give parallel.tensor 2 or more, or leave it out" in message
+    assert accepted(tree, "parallel={tensor: 2, sequence_parallel: true}")
+
+
+def test_sequence_parallelism_splits_the_sequence(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("parallel={tensor: 2, sequence_parallel: true}", "data.sequence_length=511")
+    assert "data.sequence_length: 511 is not divisible by parallel.tensor (2), as sequence_parallel needs" in message
+    assert "give 510 or 512" in message
+    for length in (510, 512):
+        assert accepted(tree, "parallel={tensor: 2, sequence_parallel: true}", f"data.sequence_length={length}")
+    assert accepted(tree, "parallel.tensor=2", "data.sequence_length=511")
+
+
+def test_interleaved_needs_a_pipeline_and_rounds_of_micro_batches(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("parallel.schedule=interleaved")
+    assert "parallel.schedule: interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out" in message
+    message = refusal("parallel={pipeline: 2, schedule: interleaved}")
+    assert "interleaved runs micro-batches in rounds of parallel.pipeline (2), and a step has 1" in message
+    assert "choose memory.micro_batch such that it divides" in message
+    assert accepted(tree, "parallel={pipeline: 2, schedule: interleaved}", "memory.micro_batch=16")
+    assert "and a step has 1" in refusal("parallel={pipeline: 2, schedule: interleaved, data: 2}", "memory.micro_batch=16")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ("parallel.pipeline=2",),
+            "2 ranks work on as many micro-batches at a time, and a step has 1; give memory.micro_batch 16",
+        ),
+        (("parallel.pipeline=4", "memory.micro_batch=16"), "and a step has 2; give memory.micro_batch 8"),
+        (("parallel={pipeline: 4, data: 2}", "train.global_batch=36"), "and a step has 1; give memory.micro_batch 3"),
+        (("parallel={pipeline: 4, data: 2}", "train.global_batch=6"), "and a step has 1; give train.global_batch 8 or more"),
+    ],
+)
+def test_a_pipeline_needs_as_many_micro_batches_as_ranks(
+    refusal: Refusal, tree: Tree, overrides: tuple[str, ...], expected: str
+) -> None:
+    message = refusal(*overrides)
+    assert "parallel.pipeline: " in message and expected in message
+    way_out = expected.split("give ")[1].removesuffix(" or more").replace(" ", "=")
+    also = ("memory.micro_batch=1",) if "global_batch" in way_out else ()
+    assert accepted(tree, *overrides, way_out, *also)
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "expected"),
+    [
+        ({"preset": "llama-5m", "kv_heads": 4}, 8, "8 does not divide model.heads (4); give 1, 2 or 4"),
+        ({"preset": "llama-5m", "kv_heads": 2}, 4, "4 does not divide model.kv_heads (2); give 1 or 2"),
+        ({"preset": "llama-5m", "ffn_size": 514, "kv_heads": 4}, 4, "4 does not divide model.ffn_size (514); give 1 or 2"),
+    ],
+)
+def test_heads_and_mlp_must_divide_by_the_tensor_ranks(
+    refusal: Refusal, tree: Tree, model: Tree, tensor: int, expected: str
+) -> None:
+    assert f"parallel.tensor: {expected}" in refusal(f"parallel.tensor={tensor}", model=model)
+    assert accepted({**tree, "model": model}, "parallel.tensor=2")
+
+
+def test_more_stages_than_layers(refusal: Refusal, tree: Tree) -> None:
+    message = refusal("parallel.pipeline=5", "model.layers=4", "memory.micro_batch=4")
+    assert "parallel.pipeline: 5 makes 5 stages of 4 layers; give at most 4" in message
+    assert accepted(tree, "parallel.pipeline=4", "model.layers=4", "memory.micro_batch=4")
+    interleaved = "parallel={pipeline: 4, schedule: interleaved}"
+    message = refusal(interleaved, "model.layers=5", "memory.micro_batch=8")
+    assert "parallel.pipeline: 4 makes 8 stages of 5 layers; give at most 2" in message
+    assert accepted(tree, "parallel={pipeline: 2, schedule: interleaved}", "model.layers=5", "memory.micro_batch=8")
+
+
+def test_degrees_are_positive(refusal: Refusal) -> None:
+    for name in ("data", "tensor", "pipeline"):
+        assert f"parallel.{name}" in refusal(f"parallel.{name}=0")
+
+
+# Models and data
 
 
 def test_the_sequence_must_fit_the_model(refusal: Refusal, tree: Tree) -> None:

@@ -31,6 +31,7 @@ class Scripted:
     """
 
     device = "cpu"
+    rank = data_rank = 0
 
     def __init__(self, script: Callable[[int], Result], validation: Callable[[int], float] = lambda _step: 2.0) -> None:
         self.script, self.validation = script, validation
@@ -38,6 +39,9 @@ class Scripted:
         self.rates: list[float] = []
         self.steps: list[int] = []
         self.before_save: Callable[[Path], None] = lambda _folder: None
+
+    def agree(self, flag: bool) -> bool:
+        return flag
 
     def initialise(self) -> None:
         self.weight = 0

@@ -348,10 +348,11 @@ def test_a_full_disk_as_safetensors_reports_it(three: Path) -> None:
     """It raises an error of its own, which is no OSError; the engine's writer turns it into one."""
     import torch
 
+    from danlu.engines.torch.layout import Layout
     from danlu.engines.torch.weights import write_weights
 
     def write(folder: Path) -> dict[str, Any]:
-        write_weights({"a": torch.zeros(1000)}, folder, torch.float32)
+        write_weights({"a": torch.zeros(1000)}, folder, torch.float32, Layout())
         return {}
 
     with pytest.raises(RunStopped, match="the file size limit is reached; the last good one is"), file_size_limit(500):

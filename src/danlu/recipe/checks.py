@@ -81,10 +81,20 @@ def _layout(recipe: Recipe) -> list[Problem]:
             text = f"interleaved runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline})"
             way_out = "choose memory.micro_batch such that it divides"
             problems.append(Problem(("parallel", "schedule"), f"{text}, and a step has {recipe.accumulation}; {way_out}"))
+    elif parallel.pipeline > 1 and recipe.train.global_batch % parallel.data == 0 and recipe.accumulation < parallel.pipeline:
+        problems.append(_too_few_micro_batches(recipe))
     if parallel.pipeline > 1 and parallel.zero_stage == 2:
         text = "2 with a pipeline would reduce whole gradients after every micro-batch; give 1, or 3"
         problems.append(Problem(("parallel", "zero_stage"), text))
     return problems
+
+
+def _too_few_micro_batches(recipe: Recipe) -> Problem:
+    ranks, share = recipe.parallel.pipeline, recipe.train.global_batch // recipe.parallel.data
+    has = f"{ranks} ranks work on as many micro-batches at a time, and a step has {recipe.accumulation}"
+    if share < ranks:
+        return Problem(("parallel", "pipeline"), f"{has}; give train.global_batch {ranks * recipe.parallel.data} or more")
+    return Problem(("parallel", "pipeline"), f"{has}; give memory.micro_batch {nearest_divisors(share, share // ranks)[0]}")
 
 
 def _nearest_multiples(value: int, factor: int) -> str:

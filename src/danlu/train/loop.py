@@ -293,7 +293,7 @@ class _Session:
         )
 
     def _mfu(self, tokens_per_second: float) -> float | None:
-        """Share of the matmul peak of all processes. A step that is faster than the peak shows that it was measured too low, and raises it."""
+        """Share of the matmul peak of all processes. A step that is faster shows that it was measured too low, and raises it."""
         position, rate = self.position, tokens_per_second * self.flops / self.recipe.parallel.processes
         if position.peak is None:
             return None

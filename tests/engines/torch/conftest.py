@@ -10,7 +10,6 @@ import torch
 
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.engine import TorchEngine
-from danlu.engines.torch.weights import own_tensors
 from danlu.model.shape import ModelShape
 from danlu.recipe import parse
 
@@ -62,9 +61,10 @@ def engine_of(shape_of: ShapeOf) -> EngineOf:
 def randomise() -> Callable[[CausalLM], None]:
     """Draw every tensor at random, norms and biases too, so that no two of them can be mistaken for one another."""
 
+    @torch.no_grad()
     def draw(model: torch.nn.Module) -> None:
         random = torch.Generator().manual_seed(7)
-        for name, tensor in own_tensors(model).items():
+        for name, tensor in model.named_parameters():
             if name.endswith("norm.weight"):
                 tensor.copy_(1 + 0.3 * torch.randn(tensor.shape, generator=random))
             else:

@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.loss import linear_cross_entropy
-from danlu.engines.torch.weights import own_tensors
 from danlu.model.families import from_hugging_face, tensor_shapes, to_hugging_face
 from danlu.model.shape import ModelShape
 
@@ -198,6 +197,4 @@ def test_the_mask_reaches_the_loss_of_a_batch(engine_of: Callable[..., TorchEngi
 def test_parameters_have_the_names_and_shapes_of_the_layout(engine_of: Callable[..., TorchEngine]) -> None:
     for name, fields in FAMILIES.items():
         engine = engine_of(**fields)
-        assert {key: tuple(tensor.shape) for key, tensor in own_tensors(engine.model).items()} == tensor_shapes(engine.shape), (
-            name
-        )
+        assert {key: tuple(tensor.shape) for key, tensor in engine.own.items()} == tensor_shapes(engine.shape), name

@@ -16,7 +16,6 @@ from torch._dynamo.utils import counters
 
 from danlu.engines.base import StepResult
 from danlu.engines.torch.engine import TorchEngine
-from danlu.engines.torch.weights import own_tensors
 from danlu.errors import UserError
 
 EngineOf = Callable[..., TorchEngine]
@@ -27,8 +26,8 @@ TINY: dict[str, Any] = {"layers": 1, "hidden_size": 16, "ffn_size": 32, "heads":
 
 def state_of(engine: TorchEngine) -> dict[str, Tensor]:
     """Weights and moments."""
-    tensors = own_tensors(engine.model) | engine.optimizer.tensors()
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+    tensors = engine.own | engine.optimizer.tensors(set(engine.own))
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def assert_identical(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -156,7 +155,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(
         engine.train_step(batch_of(2, 2, seed=step), 1e-2)
     torch.rand(5)
     state = json.loads(json.dumps(engine.save(tmp_path)))
-    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "optimizer.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "optimizer-00000.safetensors"}
     results = [engine.train_step(batch_of(2, 2, seed=step), 1e-2) for step in range(3, 6)]
     drawn = torch.rand(5)
 
@@ -217,11 +216,11 @@ def test_load_weights_reads_the_weights_alone(engine_of: EngineOf, batch_of: Bat
     engine = engine_of()
     engine.train_step(batch_of(), 1e-2)
     engine.save(tmp_path)
-    (tmp_path / "optimizer.safetensors").unlink()
+    (tmp_path / "optimizer-00000.safetensors").unlink()
     other = engine_of("train.seed=99")
     other.load_weights(tmp_path)
-    assert_identical(own_tensors(other.model), own_tensors(engine.model))
-    assert other.optimizer.tensors() == {}
+    assert_identical(other.own, engine.own)
+    assert other.optimizer.tensors(set(other.own)) == {}
 
 
 # Initial weights
@@ -234,7 +233,7 @@ def test_initial_weights_are_normal_with_the_standard_deviation_of_the_papers(en
     """sqrt(2 / 5d) for matrices, over sqrt(2 layers) for the two that write to the residual stream; norms 1, biases 0."""
     engine = engine_of(**WIDE, family="qwen3", qk_norm=True, qkv_bias=True, output_bias=True)
     small = math.sqrt(2 / (5 * 128))
-    for name, tensor in own_tensors(engine.model).items():
+    for name, tensor in engine.own.items():
         if name.endswith("norm.weight"):
             assert (tensor == 1).all(), name
         elif name.endswith("bias"):
@@ -249,7 +248,7 @@ def test_initial_weights_are_normal_with_the_standard_deviation_of_the_papers(en
 
 
 def test_no_two_tensors_start_alike(engine_of: EngineOf) -> None:
-    matrices = {name: tensor for name, tensor in own_tensors(engine_of(**WIDE).model).items() if tensor.ndim == 2}
+    matrices = {name: tensor for name, tensor in engine_of(**WIDE).own.items() if tensor.ndim == 2}
     first_entries = {name: tuple(tensor.flatten()[:4].tolist()) for name, tensor in matrices.items()}
     assert len(set(first_entries.values())) == len(matrices)
 
@@ -267,7 +266,7 @@ def test_a_seed_gives_its_weights_whatever_was_drawn_before(engine_of: EngineOf)
 
 
 def test_the_largest_seed_works(engine_of: EngineOf) -> None:
-    assert torch.isfinite(own_tensors(engine_of(f"train.seed={2**63 - 1}").model)["lm_head.weight"]).all()
+    assert torch.isfinite(engine_of(f"train.seed={2**63 - 1}").own["lm_head.weight"]).all()
 
 
 # Compilation

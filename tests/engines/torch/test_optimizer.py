@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from danlu.engines.torch import optimizer
 from danlu.engines.torch.engine import TorchEngine
-from danlu.engines.torch.weights import own_tensors
 
 EngineOf = Callable[..., TorchEngine]
 BatchOf = Callable[..., dict[str, Tensor]]
@@ -33,12 +33,12 @@ def gradients_of(engine: TorchEngine) -> dict[str, Tensor]:
 
 
 def weights_of(engine: TorchEngine) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in own_tensors(engine.model).items()}
+    return {name: tensor.detach().clone() for name, tensor in engine.own.items()}
 
 
 def state_of(engine: TorchEngine) -> dict[str, Tensor]:
     """Weights and moments."""
-    return weights_of(engine) | {name: tensor.clone() for name, tensor in engine.optimizer.tensors().items()}
+    return weights_of(engine) | {name: tensor.clone() for name, tensor in engine.optimizer.tensors(set(engine.own)).items()}
 
 
 def assert_identical(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -82,7 +82,7 @@ def test_three_steps_are_adamw_by_hand(
             update = (mean[name] / (1 - first**step)) / ((square[name] / (1 - second**step)).sqrt() + epsilon)
             decayed = decay * weight if weight.ndim >= 2 else 0.0
             exact[name] = weight - rate * (update + decayed)
-    for name, tensor in own_tensors(engine.model).items():
+    for name, tensor in engine.own.items():
         assert tensor.dtype == torch.float32
         assert (tensor.double() - exact[name]).abs().max() < 1e-6, name
 
@@ -106,7 +106,7 @@ def test_clipping_by_the_global_norm(engine_of: EngineOf, batch_of: BatchOf, cli
     result = engine.train_step(batch_of(), 1e-3)
     assert result.gradient_norm == pytest.approx(norm_of(gradients), rel=1e-6)
     factor = clipping / result.gradient_norm if 0 < clipping < result.gradient_norm else 1.0
-    moments = engine.optimizer.tensors()
+    moments = engine.optimizer.tensors(set(engine.own))
     for name, gradient in gradients.items():
         torch.testing.assert_close(moments[f"exp_avg.{name}"], 0.1 * factor * gradient, rtol=1e-4, atol=1e-9)
 
@@ -119,7 +119,7 @@ def poison_gradient(engine: TorchEngine, value: float) -> Any:
         gradient.view(-1)[3] = value
         return gradient
 
-    return engine.model.model.layers[1].mlp.up_proj.weight.register_hook(spoil)  # type: ignore[union-attr, operator]
+    return engine.model.model.layers["1"].mlp.up_proj.weight.register_hook(spoil)  # type: ignore[union-attr, operator]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -158,10 +158,10 @@ TINY: dict[str, Any] = {"layers": 1, "hidden_size": 16, "ffn_size": 32, "heads":
 """fp16 is emulated on most CPUs."""
 
 
-def with_scale(engine: TorchEngine, folder: Path, scale: float, **changes: Any) -> None:
+def with_scale(engine: TorchEngine, folder: Path, scale: float) -> None:
     """Bring the loss scaler into a state, the way a checkpoint does."""
     state = engine.save(folder)
-    state["scaler"] |= {"scale": scale, **changes}
+    state["scaler"] |= {"scale": scale}
     engine.load(folder, json.loads(json.dumps(state)))
 
 
@@ -184,9 +184,12 @@ def test_loss_scale_overflow_halves_the_scale_and_recovers(engine_of: EngineOf, 
     assert not torch.equal(weights_of(engine)["lm_head.weight"], before["lm_head.weight"])
 
 
-def test_the_loss_scale_grows_after_good_steps(engine_of: EngineOf, batch_of: BatchOf, tmp_path: Path) -> None:
+def test_the_loss_scale_grows_after_good_steps(
+    engine_of: EngineOf, batch_of: BatchOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimizer, "GROWTH_STEPS", 2)
     engine = engine_of("train.precision=fp16", **TINY)
-    with_scale(engine, tmp_path, 1024.0, growth_interval=2)
+    with_scale(engine, tmp_path, 1024.0)
     assert [engine.train_step(batch_of(), 1e-3).loss_scale for _ in range(5)] == [1024, 1024, 2048, 2048, 4096]
 
 
@@ -228,5 +231,5 @@ def test_updates_too_small_for_half_precision_add_up(engine_of: EngineOf, batch_
     engine = engine_of(f"train.precision={precision}", **TINY)
     for _ in range(5):
         engine.train_step(batch_of(), 1e-5)
-    moved = (own_tensors(engine.model)["model.norm.weight"] - 1).abs()
+    moved = (engine.own["model.norm.weight"].detach() - 1).abs()
     assert moved.median() == pytest.approx(5e-5, rel=0.2)

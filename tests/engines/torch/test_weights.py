@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from danlu.engines.torch import weights
 from danlu.engines.torch.engine import TorchEngine
-from danlu.engines.torch.weights import own_tensors, write_file
+from danlu.engines.torch.weights import write_file
 from danlu.errors import UserError
 from danlu.model.families import tensor_shapes, to_hugging_face
 
@@ -41,7 +41,7 @@ def engine(engine_of: EngineOf, randomise: Randomise) -> TorchEngine:
 @pytest.fixture
 def tensors(engine: TorchEngine) -> dict[str, Tensor]:
     """What the engine's export holds, to be damaged."""
-    return {name: tensor.clone() for name, tensor in own_tensors(engine.model).items()}
+    return {name: tensor.detach().clone() for name, tensor in engine.own.items()}
 
 
 def refusal(engine: TorchEngine, folder: Path) -> str:
@@ -76,8 +76,8 @@ def test_an_export_holds_the_layout_and_comes_back_bit_for_bit(
         assert {name: tuple(reader.get_slice(name).get_shape()) for name in reader.keys()} == tensor_shapes(engine.shape)  # noqa: SIM118
     other = engine_of("train.seed=9", tied_embeddings=tied)
     other.import_weights(tmp_path)
-    for name, tensor in own_tensors(engine.model).items():
-        assert torch.equal(tensor, own_tensors(other.model)[name]), name
+    for name, tensor in engine.own.items():
+        assert torch.equal(tensor, other.own[name]), name
     assert (other.model.lm_head.weight is other.model.model.embed_tokens.weight) == tied
 
 
@@ -90,11 +90,11 @@ def test_the_type_of_an_export_and_its_import(
     other = engine_of()
     other.import_weights(tmp_path)
     saved = load_file(tmp_path / SINGLE)
-    for name, tensor in own_tensors(engine.model).items():
+    for name, tensor in engine.own.items():
         assert saved[name].dtype == torch_dtype
         assert torch.equal(saved[name], tensor.to(torch_dtype))
-        assert own_tensors(other.model)[name].dtype == torch.float32
-        assert torch.equal(own_tensors(other.model)[name], tensor.to(torch_dtype).float())
+        assert other.own[name].dtype == torch.float32
+        assert torch.equal(other.own[name], tensor.to(torch_dtype).float())
 
 
 def test_shards_are_read_by_transformers_and_by_us(
@@ -112,7 +112,7 @@ def test_shards_are_read_by_transformers_and_by_us(
         held = load_file(file)
         assert len(held) == 1 or sum(tensor.nbytes for tensor in held.values()) <= limit
     index = json.loads((tmp_path / INDEX).read_text())
-    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in own_tensors(engine.model).values())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in engine.own.values())
     assert index["weight_map"].keys() == tensor_shapes(engine.shape).keys()
 
     tokens = torch.arange(20)[None]
@@ -133,8 +133,8 @@ def test_shards_of_transformers_are_read(engine_of: EngineOf, engine: TorchEngin
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
     other = engine_of("train.seed=9")
     other.import_weights(tmp_path / "theirs")
-    for name, tensor in own_tensors(engine.model).items():
-        assert torch.equal(tensor, own_tensors(other.model)[name]), name
+    for name, tensor in engine.own.items():
+        assert torch.equal(tensor, other.own[name]), name
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -150,7 +150,7 @@ def test_missing_tensors_are_named(engine: TorchEngine, tensors: dict[str, Tenso
     assert f"2 missing (lm_head.weight, {UP})" in refusal(engine, tmp_path)
 
 
-def test_unknown_tensors_are_named(engine: TorchEngine, tensors: dict[str, Tensor], tmp_path: Path) -> None:
+def test_unknown_are_named(engine: TorchEngine, tensors: dict[str, Tensor], tmp_path: Path) -> None:
     """A bias that the configuration does not mention would otherwise be dropped in silence."""
     tensors["model.layers.0.self_attn.q_proj.bias"] = torch.zeros(48)
     save_file(tensors, tmp_path / SINGLE)
@@ -196,7 +196,7 @@ def test_a_tied_tensor_may_be_stored_under_either_name(
 ) -> None:
     engine = engine_of(tied_embeddings=True)
     randomise(engine.model)
-    tensors = {name: tensor.clone() for name, tensor in own_tensors(engine.model).items()}
+    tensors = {name: tensor.detach().clone() for name, tensor in engine.own.items()}
     embedding = tensors.pop("model.embed_tokens.weight")
     save_file(tensors | {name: embedding.clone() for name in names}, tmp_path / SINGLE)
     other = engine_of("train.seed=9", tied_embeddings=True)
@@ -279,7 +279,7 @@ def test_an_index_that_names_too_little(engine: TorchEngine, tensors: dict[str, 
 def test_fp16_refuses_what_it_cannot_hold(engine: TorchEngine, tmp_path: Path) -> None:
     """65504 is the largest fp16; a larger weight would be saved as infinity."""
     with torch.no_grad():
-        own_tensors(engine.model)[UP][0, 0] = 70_000.0
+        engine.own[UP][0, 0] = 70_000.0
     with pytest.raises(UserError, match=rf"{UP} holds values above 65504.*bf16 or fp32"):
         engine.export_weights(tmp_path, "fp16")
     engine.export_weights(tmp_path, "bf16")
@@ -300,8 +300,8 @@ def test_a_checkpoint_that_meets_a_full_disk_is_an_os_error(
     """The optimizer's file is the larger one: the weights still fit here, the moments do not."""
     engine = engine_of()
     engine.train_step(batch_of(), 1e-3)
-    bytes_of_weights = sum(tensor.nbytes for tensor in own_tensors(engine.model).values())
-    with file_size_limit(int(1.5 * bytes_of_weights)), pytest.raises(OSError, match=r"optimizer\.safetensors") as caught:
+    bytes_of_weights = sum(tensor.nbytes for tensor in engine.own.values())
+    with file_size_limit(int(1.5 * bytes_of_weights)), pytest.raises(OSError, match=r"optimizer-00000\.safetensors") as caught:
         engine.save(tmp_path)
     assert caught.value.errno == errno.EFBIG
     assert (tmp_path / SINGLE).is_file()

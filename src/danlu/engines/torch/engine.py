@@ -54,6 +54,9 @@ class TorchEngine:
         self.stages = parallelise(shape, recipe, self.layout, self._device)
         self.pipeline: Pipeline | None = None
         if self.layout.pipeline > 1:
+            if self.dtype != torch.float32:  # the schedule calls the stages, and backward passes between them
+                for stage in self.stages:
+                    setattr(stage, "forward", torch.autocast(self._device.type, self.dtype)(stage.forward))  # noqa: B010
             self.pipeline = Pipeline(self.stages, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -32,6 +33,7 @@ def launch(processes: int, run: Path) -> None:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
+        run_id=run.name,
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         local_addr="127.0.0.1",
@@ -40,22 +42,33 @@ def launch(processes: int, run: Path) -> None:
             log_dir=str(logs), redirects={rank: Std.ALL if rank else Std.ERR for rank in range(processes)}
         ),
     )
+    logging.disable(logging.ERROR)  # the agent's account of which process got which signal; what a person needs is raised
     try:
         elastic_launch(config, sys.executable)("-m", "danlu", "worker", str(run))
     except ChildFailedError as failed:
         raise _explained(failed, run) from None
     except SignalException:
-        raise Interrupted("stopped; run the same command to go on from the last checkpoint") from None
+        stopped = Interrupted("stopped; run the same command to go on from the last checkpoint")
+        raise _told(run) or stopped from None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _told(run: Path) -> DanluError | None:
+    """The error of danlu's own that a rank ended with first, if one did; the others mostly lost their connection to it."""
+    files = list((run / "logs").glob("error-*.json"))
+    if not files:
+        return None
+    error = json.loads(min(files, key=lambda file: file.stat().st_mtime_ns).read_text(encoding="utf-8"))
+    told = DanluError(error["message"])
+    told.exit_code = error["exit_code"]
+    return told
 
 
 def _explained(failed: ChildFailedError, run: Path) -> DanluError:
-    """The error of the rank that failed first on its own account; the others mostly lost their connection to it."""
-    told = list((run / "logs").glob("error-*.json"))
-    if told:
-        error = json.loads(min(told, key=lambda file: file.stat().st_mtime_ns).read_text(encoding="utf-8"))
-        explained = DanluError(error["message"])
-        explained.exit_code = error["exit_code"]
-        return explained
+    """What ended the rank that failed first on its own account."""
+    if (told := _told(run)) is not None:
+        return told
     rank, failure = failed.get_first_failure()
     output = sorted((run / "logs").glob(f"**/{failure.local_rank}/stderr.log"))
     lines = output[0].read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:] if output else []

@@ -47,7 +47,7 @@ def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.d
             room = SHARD_BYTES
         shards[-1][name] = _converted(name, whole, dtype)
         room -= size
-    held = layout.gather([list(shard) for shard in shards] if layout.writes else [])
+    held = layout.gather([{name: tensor.nbytes for name, tensor in shard.items()} for shard in shards if layout.writes])
     total = sum(len(each) for each in held)
     names = [SINGLE] if total == 1 else [f"model-{i + 1:05d}-of-{total:05d}.safetensors" for i in range(total)]
     before = sum(len(each) for each in held[: layout.rank])
@@ -55,9 +55,10 @@ def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.d
         for name, shard in zip(names[before:], shards, strict=False):
             write_file(shard, folder / name)
     if total > 1 and layout.rank == 0:
-        keys = [each for rank in held for each in rank]
-        places = {key: name for name, shard in zip(names, keys, strict=True) for key in shard}
-        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}, indent=2))
+        sizes = [each for rank in held for each in rank]
+        places = {key: name for name, shard in zip(names, sizes, strict=True) for key in shard}
+        size = sum(sum(shard.values()) for shard in sizes)
+        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": places}, indent=2))
 
 
 def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

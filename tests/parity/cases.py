@@ -1,0 +1,179 @@
+"""What is compared: layouts and memory techniques, each a few words, and the small models and batches that they train.
+
+Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule; sp
+sequence parallelism; full and selective recomputation, every2 in every second layer; mb and a number the micro-batch; bf16 and
+fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+STEPS, MOVE_STEP = 20, 10
+LEARNING_RATE = 1e-3
+LENGTH, BATCH = 16, 8
+TOLERANCE = {"loss": 1e-5, "norm": 1e-4, "weights": 1e-4, "evaluation": 1e-5}
+"""Relative to the one-process float32 run: worst step for loss and norm, worst tensor (largest entry) for weights."""
+HALF_TOLERANCE = {"loss": 2e-3, "norm": 2e-2, "weights": 4e-2, "evaluation": 2e-3}
+"""bf16 and fp16 against float32; bf16 has 8 bits, a relative step of 0.4 %."""
+HALF_AT_LEAST = 1e-6
+"""And they must differ from float32 by this, or they did not compute in half precision."""
+
+# An odd number of layers, and a vocabulary that no degree divides.
+_BASE = {"layers": 5, "hidden_size": 32, "ffn_size": 64, "heads": 4, "kv_heads": 2, "vocab_size": 101, "max_sequence_length": 64}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "tied": {"tied_embeddings": True},
+    "wide": {"kv_heads": 4, "layers": 7},
+    "widetied": {"kv_heads": 4, "layers": 4, "tied_embeddings": True},
+    "eight": {"kv_heads": 8, "heads": 8, "layers": 8, "hidden_size": 64},
+    "even": {"layers": 4, "vocab_size": 96},
+    "biases": {"qkv_bias": True, "output_bias": True, "mlp_bias": True},
+    "mistral": {"family": "mistral", "sliding_window": 5},
+    "qwen2": {"family": "qwen2", "qkv_bias": True, "tied_embeddings": True},
+    "qwen3": {"family": "qwen3", "qk_norm": True, "head_size": 16},
+}
+BATCHES = {
+    "packed": "two documents a sample; some positions, and all of one sample, are not supervised",
+    "half": "the first half of the samples is not supervised at all, so that some data ranks have nothing to learn from",
+    "nomask": "no documents",
+}
+_MODEL_OF = {"family": "llama", **_BASE}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination, from its words."""
+
+    words: str
+    model: str = "llama"
+    batch: str = "packed"
+    global_batch: int = BATCH
+    parallel: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"
+
+    @classmethod
+    def of(cls, words: str) -> Case:
+        """ValueError: an unknown word."""
+        made: dict[str, Any] = {"words": words}
+        parallel: dict[str, Any] = {}
+        memory: dict[str, Any] = {}
+        numbers = {"d": (parallel, "data"), "t": (parallel, "tensor"), "p": (parallel, "pipeline")}
+        numbers |= {"z": (parallel, "zero_stage"), "mb": (memory, "micro_batch"), "every": (memory, "recompute_every")}
+        for word in words.split():
+            match = re.fullmatch(r"([a-z]+)(\d+)", word)
+            if word in MODELS:
+                made["model"] = word
+            elif word in BATCHES:
+                made["batch"] = word
+            elif word in ("full", "selective"):
+                memory["recompute"] = word
+            elif word == "il":
+                parallel["schedule"] = "interleaved"
+            elif word == "sp":
+                parallel["sequence_parallel"] = True
+            elif word in ("bf16", "fp16"):
+                made["precision"] = word
+            elif match and match[1] == "b":
+                made["global_batch"] = int(match[2])
+            elif match and match[1] in numbers:
+                section, name = numbers[match[1]]
+                section[name] = int(match[2])
+            elif word != "one":
+                raise ValueError(f"{word!r} in {words!r}")
+        return cls(**made, parallel=parallel, memory=memory)
+
+    @property
+    def processes(self) -> int:
+        return int(self.parallel.get("data", 1) * self.parallel.get("tensor", 1) * self.parallel.get("pipeline", 1))
+
+    @property
+    def reference(self) -> str:
+        """The words of the one-process float32 run without accumulation or recomputation."""
+        return f"one {self.model} {self.batch} b{self.global_batch}"
+
+    @property
+    def without_recompute(self) -> str | None:
+        """The words of the same layout that keeps its activations; its results must be the same bits."""
+        words = [word for word in self.words.split() if word not in ("full", "selective") and not word.startswith("every")]
+        return " ".join(words) if "recompute" in self.memory else None
+
+    @property
+    def tolerance(self) -> dict[str, float]:
+        return TOLERANCE if self.precision == "fp32" else HALF_TOLERANCE
+
+    def tree(self) -> dict[str, Any]:
+        """The recipe."""
+        # Clipping is at work in every step: a wrong norm then changes the weights too. And a bias of keys has next to no gradient
+        # (a softmax does not see what is added to all of its row): with a smaller epsilon Adam would make steps of its rounding.
+        optimizer = {"learning_rate": LEARNING_RATE, "gradient_clipping": 0.5, "epsilon": 1e-6}
+        train = {"steps": STEPS, "global_batch": self.global_batch, "optimizer": optimizer}
+        return {
+            "name": "parity",
+            "stages": ["train"],
+            "model": _MODEL_OF | MODELS[self.model],
+            "data": {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": LENGTH},
+            "train": train | {"precision": self.precision, "device": "cpu"},
+            "parallel": self.parallel,
+            "memory": self.memory,
+        }
+
+
+QUICK = (
+    "d4 z1",
+    "d4 z3 half",
+    "d2 t2 z2",
+    "d2 p2 mb2 tied",
+    "t2 p2 mb4 qwen3",
+    "t2 p2 sp mb4 qwen2",
+    "p4 mb2 tied",
+    "d2 p2 z1 il mb2 tied",
+    "d2 p2 z3 il mb1",
+    "d2 t2 sp z3 half",
+    "d2 p2 mb2 selective biases",
+    "d2 p2 mb2 bf16",
+)
+"""Four processes; part of every test run."""
+
+FULL = (
+    # One process: accumulation, recomputation and half precision by themselves.
+    *("one mb2", "one mb1 tied", "one full", "one full every2 qwen3", "one selective mb4", "one bf16", "one mb2 half"),
+    # Two
+    *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
+    *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
+    *("t2", "t2 even", "t2 tied", "t2 biases", "t2 qwen2", "t2 qwen3", "t2 mistral", "t2 mb2", "t2 nomask"),
+    *("t2 sp", "t2 sp tied", "t2 sp biases", "t2 sp qwen3", "t2 sp mistral mb2", "t2 sp full", "t2 selective", "t2 sp bf16"),
+    *("p2 mb4", "p2 mb2 tied", "p2 mb1 even", "p2 mb2 half", "p2 mb2 nomask", "p2 mb2 mistral", "p2 mb4 full every2"),
+    *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
+    # Three: what does not divide by two
+    *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
+    # Four
+    *QUICK,
+    *("d4 half mb1", "d4 z2 qwen2", "d4 z3 tied full", "d2 t2 selective", "d2 t2 z2 mb2"),
+    *("t2 p2 sp mb2 qwen2", "t4 sp wide", "t4 wide", "t4 widetied selective", "p4 mb1 wide", "d2 t2 tied"),
+    *("d2 t2 z1 biases", "d2 t2 sp z3 mb2 qwen3", "d2 p2 z1 mb1 half", "d2 p2 z3 mb2 tied full", "t2 p2 il mb4 tied"),
+    *("t2 p2 sp il mb2 selective", "d2 t2 z3 bf16", "d2 t2 fp16", "d2 p2 z3 mb2 fp16", "t2 p2 sp mb2 bf16"),
+    # Eight
+    *("d8 z3", "d2 t2 p2 mb2", "d2 t2 p2 sp z1 mb1 tied", "d2 t2 p2 sp z3 il mb2 qwen2", "d2 t2 p2 z3 mb2 full half"),
+    *("d2 t4 z3 sp wide", "t4 p2 mb2 widetied", "p8 mb1 eight", "d4 p2 z1 mb1", "t8 eight", "d2 p4 z3 mb1 tied"),
+)
+
+QUICK_MOVES = (
+    ("d4 z3 tied", "t2 p2 mb4 tied"),
+    ("p4 mb2 qwen3", "d2 qwen3"),
+    ("d4 b12", "d3 z1 b12"),
+    ("t2 p2 sp mb4", "one"),
+    ("one mb2 qwen2", "d2 t2 z3 qwen2"),
+)
+"""From the first layout to the second in the middle of the run, optimizer states and all."""
+
+FULL_MOVES = (
+    *QUICK_MOVES,
+    ("t2", "one"),
+    ("t4 wide", "p4 mb2 wide"),
+    ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
+    ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),
+)

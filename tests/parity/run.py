@@ -1,0 +1,159 @@
+"""The equality matrix: layouts and memory techniques against the one-process float32 run, on gloo processes of this machine.
+
+    python tests/parity/run.py [--quick] [--json FILE] [--only WORDS ...]
+
+Prints a table and exits with 1 if a combination differs, a fault is not caught, or a checkpoint does not move. Processes are
+forked from this one, which has torch loaded already, and each lot of them works through many combinations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import cases
+import faults
+import worker
+from cases import Case
+from torch.distributed import TCPStore
+
+Job = tuple[str, str]
+PATIENCE_SECONDS = 120
+"""Without an end of a combination, its processes are taken to hang."""
+
+
+def launch(processes: int, jobs: list[Job], folder: Path) -> None:
+    """Do jobs in this many new processes; returns when they have ended, or hang, or one has failed."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    fork = multiprocessing.get_context("fork")
+
+    def member(rank: int) -> None:
+        client = TCPStore("127.0.0.1", store.port, is_master=False)
+        if (folder / "quiet").exists():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch's warnings, from every process
+        worker.work(rank, processes, folder, jobs, client)
+
+    members = [fork.Process(target=member, args=(rank,)) for rank in range(processes)]
+    for each in members:
+        each.start()
+    results = folder / "results"
+    while any(each.is_alive() for each in members):
+        time.sleep(0.05)
+        last = results.stat().st_mtime if results.exists() else time.time()
+        if any(each.exitcode for each in members) or time.time() - last > PATIENCE_SECONDS:
+            break
+    for each in members:
+        if each.is_alive():
+            os.kill(each.pid or 0, signal.SIGKILL)
+        each.join()
+
+
+def run(jobs: list[Job], folder: Path) -> dict[Job, dict[str, Any]]:
+    """All jobs, those of the same number of processes together. One that fails or hangs does not keep the next from its turn."""
+    results: dict[Job, dict[str, Any]] = {}
+    by_processes: dict[int, list[Job]] = defaultdict(list)
+    for job in jobs:
+        by_processes[_case(job).processes].append(job)
+    for processes, left in sorted(by_processes.items()):
+        while left:
+            (folder / "results").unlink(missing_ok=True)
+            launch(processes, left, folder)
+            lines = [json.loads(line) for line in (folder / "results").read_text().splitlines()]
+            for line in lines:
+                job = (str(line["kind"]), str(line["words"]))
+                earlier = results.get(job, {})
+                if "failed" not in earlier:  # the first to fail tells what happened; the others lost their connection
+                    results[job] = line
+            left = left[left.index((lines[-1]["kind"], lines[-1]["words"])) + 1 :]
+    return results
+
+
+def _case(job: Job) -> Case:
+    kind, words = job
+    return Case.of(faults.FAULTS[words][0] if kind == "fault" else words.split(" -> ")[-1])
+
+
+def jobs_of(quick: bool, only: list[str]) -> list[list[Job]]:
+    """Three lots, each of which needs the one before."""
+    combinations = cases.QUICK if quick else cases.FULL
+    moves = cases.QUICK_MOVES if quick else cases.FULL_MOVES
+    compared: list[Job] = [("case", words) for words in combinations]
+    compared += [("fault", name) for name in faults.FAULTS]
+    loads: list[Job] = [("load", f"{source} -> {target}") for source, target in moves]
+    if only:
+        compared = [job for job in compared if job[1] in only]
+        loads = [job for job in loads if job[1] in only]
+    saves: list[Job] = [("save", words) for words in dict.fromkeys(job[1].split(" -> ")[0] for job in loads)]
+    references: list[Job] = [("reference", _case(job).reference) for job in [*compared, *loads]]
+    return [list(dict.fromkeys(references)), [*compared, *saves], loads]
+
+
+def _caught(fault: dict[str, Any]) -> bool:
+    """By a difference: a process that fails would be noticed anyway, and says nothing about the comparison."""
+    return bool(fault.get("done")) and not fault["good"]
+
+
+def table(results: dict[Job, dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = ["| Combination | Processes | Loss | Gradient norm | Weights | |", "|---|---|---|---|---|---|"]
+    for (kind, words), result in results.items():
+        if kind in ("case", "load"):
+            errors = result.get("done", {})
+            figures = " | ".join(f"{errors[name]:.0e}" if name in errors else "" for name in ("loss", "norm", "weights"))
+            said = "equal" if result.get("good") else "FAILED"
+            said += ", same bits" if errors.get("same_bits") else ""
+            lines.append(f"| `{words}` | {_case((kind, words)).processes} | {figures} | {said} |")
+    lines += ["", "| Planted fault | In | |", "|---|---|---|"]
+    for (kind, words), result in results.items():
+        if kind == "fault":
+            errors = result.get("done", {})
+            worst = max(("loss", "norm", "weights"), key=lambda name: errors.get(name, 0))
+            how = f"caught: {worst} off by {errors[worst]:.0e}" if _caught(result) else "NOT CAUGHT"
+            lines.append(f"| {words} | `{faults.FAULTS[words][0]}` | {how} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="A dozen combinations on four processes.")
+    parser.add_argument("--json", type=Path, help="Write the figures there.")
+    parser.add_argument("--only", nargs="*", default=[], help="These combinations, moves or faults.")
+    options = parser.parse_args()
+    results: dict[Job, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "quiet").touch()
+        for lot in jobs_of(options.quick, options.only):
+            results |= run(lot, Path(folder))
+    print(table(results))
+    compared = {job: result for job, result in results.items() if job[0] in ("case", "load")}
+    failed = [" ".join(job) for job, result in results.items() if job[0] != "fault" and not result.get("good")]
+    planted = [result for job, result in results.items() if job[0] == "fault"]
+    for name in failed:
+        kind, _, words = name.partition(" ")
+        print(f"{name}: {results[kind, words].get('failed', results[kind, words].get('done', 'hangs'))}", file=sys.stderr)
+    figures = {
+        "combinations": len(compared),
+        "failed": len(failed),
+        "faults_planted": len(planted),
+        "faults_caught": sum(map(_caught, planted)),
+    }
+    print(json.dumps(figures))
+    if options.json:
+        details = {" ".join(job): result for job, result in results.items()}
+        options.json.write_text(json.dumps(figures | {"results": details}, indent=2) + "\n")
+    return 1 if failed or figures["faults_caught"] < len(planted) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

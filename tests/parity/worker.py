@@ -1,0 +1,231 @@
+"""One process of a layout: trains the cases that it is given, compares each with its reference, and notes the worst error."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import time
+import traceback
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from cases import HALF_AT_LEAST, LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS, Case
+from faults import FAULTS
+from safetensors.torch import load_file, save_file
+
+from danlu.engines.torch.engine import TorchEngine
+from danlu.engines.torch.pieces import fill, gather
+from danlu.recipe import parse, resolve_shape
+
+Batch = dict[str, torch.Tensor]
+Curve = list[tuple[float, float]]
+
+
+def global_batch(case: Case, step: int) -> Batch:
+    """A whole batch of a step, (samples, length), the same in every layout."""
+    size = case.global_batch
+    random = torch.Generator().manual_seed(1000 + step)
+    vocabulary = {"vocab_size": 101, **MODELS[case.model]}["vocab_size"]
+    tokens = torch.randint(0, vocabulary, (size, LENGTH + 1), generator=random)
+    batch = {"inputs": tokens[:, :-1].clone(), "targets": tokens[:, 1:].clone()}
+    batch["targets"][torch.rand(size, LENGTH, generator=random) < 0.2] = -100
+    batch["targets"][step % size] = -100
+    if case.batch == "half":
+        batch["targets"][: size // 2] = -100
+    if case.batch != "nomask":
+        # The second document begins elsewhere in each sample.
+        starts = torch.randint(2, LENGTH - 2, (size, 1), generator=random)
+        columns = torch.arange(LENGTH).expand(size, -1)
+        batch["documents"] = (columns >= starts).int()
+        batch["positions"] = torch.where(columns >= starts, columns - starts, columns)
+    return batch
+
+
+def own_batch(engine: TorchEngine, case: Case, step: int) -> Batch:
+    """This process's slice, (micro_batches, micro_batch, length)."""
+    whole = global_batch(case, step)
+    return {
+        name: tensor.chunk(engine.recipe.parallel.data)[engine.data_rank].reshape(-1, engine.recipe.micro_batch, LENGTH)
+        for name, tensor in whole.items()
+    }
+
+
+@torch.no_grad()
+def start(case: Case) -> TorchEngine:
+    """An engine with the same weights in every layout. No two entries of a norm or a bias are equal, as after some training."""
+    recipe = parse(case.tree())
+    engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
+    engine.initialise()
+    for name, parameter in engine.parameters.items():
+        if parameter.ndim == 1:
+            random = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            fill(parameter, name.endswith("norm.weight") + 0.1 * torch.randn(parameter.shape, generator=random))
+    return engine
+
+
+def train(engine: TorchEngine, case: Case, steps: range) -> Curve:
+    results = [engine.train_step(own_batch(engine, case, step), LEARNING_RATE) for step in steps]
+    assert not any(result.skipped for result in results), results
+    return [(result.loss, result.gradient_norm) for result in results]
+
+
+def outcome(engine: TorchEngine, curve: Curve, case: Case) -> dict[str, Any]:
+    """What is compared: the curve, an evaluation after it, and this process's weights, each whole."""
+    nats, supervised = engine.evaluate(global_batch(case, STEPS))
+    weights = {name: gather(tensor.detach()).clone() for name, tensor in engine.parameters.items()}
+    return {"curve": curve, "evaluation": nats / supervised, "weights": weights}
+
+
+class Comparison:
+    """Runs cases; what it has trained is kept, so that recomputation is compared with the layout without."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    def reference(self, case: Case) -> None:
+        """Train the one-process float32 run and leave it as files."""
+        reference = Case.of(case.reference)
+        made = outcome(engine := start(reference), train(engine, reference, range(STEPS)), reference)
+        place = self.folder / reference.words
+        save_file(made["weights"], f"{place}.safetensors")
+        Path(f"{place}.json").write_text(json.dumps({"curve": made["curve"], "evaluation": made["evaluation"]}))
+
+    def case(self, case: Case) -> dict[str, Any]:
+        """The worst errors of a case over all processes."""
+        made = outcome(engine := start(case), train(engine, case, range(STEPS)), case)
+        self.kept[case.words] = made
+        errors = self.errors(case, made)
+        if case.without_recompute is not None:
+            if case.without_recompute not in self.kept:
+                other = Case.of(case.without_recompute)
+                self.kept[other.words] = outcome(engine := start(other), train(engine, other, range(STEPS)), other)
+            errors["same_bits"] = _worst(float(not _identical(made, self.kept[case.without_recompute]))) == 0
+        return errors
+
+    def save(self, case: Case) -> dict[str, Any]:
+        """Train half of the steps and leave a checkpoint."""
+        engine = start(case)
+        curve = train(engine, case, range(MOVE_STEP))
+        place = self.folder / f"from {case.words}"
+        place.mkdir(exist_ok=True)
+        state = engine.save(place)
+        if engine.rank == 0:
+            (place / "state").write_text(json.dumps([state, curve]))
+        return {}
+
+    def load(self, source: Case, case: Case) -> dict[str, Any]:
+        """Go on from another layout's checkpoint; whether its weights are exported as they were saved; the worst errors."""
+        place = self.folder / f"from {source.words}"
+        state, before = json.loads((place / "state").read_text())
+        engine = start(case)
+        engine.load(place, state)
+        exported = self.folder / f"{source.words} exported from {case.words}"
+        exported.mkdir(exist_ok=True)
+        engine.export_weights(exported, "fp32")
+        dist.barrier()
+        same = _tensors(exported) == _tensors(place)
+        curve = train(engine, case, range(MOVE_STEP, STEPS))
+        made = outcome(engine, [*map(tuple, before), *curve], case)
+        return {**self.errors(case, made), "same_export": _worst(float(not same)) == 0}
+
+    def fault(self, name: str) -> dict[str, Any]:
+        """The same comparison with something wrong on purpose."""
+        words, plant = FAULTS[name]
+        with plant():
+            return Comparison(self.folder).case(Case.of(words))
+
+    def errors(self, case: Case, made: dict[str, Any]) -> dict[str, Any]:
+        place = self.folder / case.reference
+        wanted = json.loads(Path(f"{place}.json").read_text())
+        weights = load_file(f"{place}.safetensors")
+        pairs = list(zip(made["curve"], wanted["curve"], strict=True))
+        errors = {
+            "loss": max(abs(got[0] - want[0]) / want[0] for got, want in pairs),
+            "norm": max(abs(got[1] - want[1]) / want[1] for got, want in pairs),
+            "evaluation": abs(made["evaluation"] - wanted["evaluation"]) / wanted["evaluation"],
+            "weights": max(_distance(tensor, weights, name) for name, tensor in made["weights"].items()),
+        }
+        return {name: _worst(error) for name, error in errors.items()}
+
+
+def _distance(tensor: torch.Tensor, weights: dict[str, torch.Tensor], name: str) -> float:
+    wanted = weights[name] if name in weights else weights["model.embed_tokens.weight"]  # a tied copy
+    return float((tensor - wanted).abs().max() / wanted.abs().max())
+
+
+def _identical(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    same = all(torch.equal(tensor, right["weights"][name]) for name, tensor in left["weights"].items())
+    return same and left["curve"] == right["curve"] and left["evaluation"] == right["evaluation"]
+
+
+def _worst(error: float) -> float:
+    """Over all processes; a NaN counts as the worst."""
+    values: list[float] = [0.0] * dist.get_world_size()
+    dist.all_gather_object(values, error if math.isfinite(error) else math.inf)
+    return max(values)
+
+
+def _tensors(folder: Path) -> dict[str, bytes]:
+    """The weights below a folder, byte for byte."""
+    found = {}
+    for file in folder.glob("model*.safetensors"):
+        found |= {name: tensor.numpy().tobytes() for name, tensor in load_file(file).items()}
+    return found
+
+
+def verdict(kind: str, words: str, errors: dict[str, Any]) -> bool:
+    """Whether errors are within the tolerance of the case."""
+    case = Case.of(FAULTS[words][0] if kind == "fault" else words.split(" -> ")[-1])
+    within = all(errors[name] <= limit for name, limit in case.tolerance.items()) if errors else True
+    exact = errors.get("same_bits", True) and errors.get("same_export", True)
+    return within and exact and (case.precision == "fp32" or errors["loss"] >= HALF_AT_LEAST)
+
+
+def work(rank: int, processes: int, folder: Path, jobs: list[tuple[str, str]], store: dist.Store) -> None:
+    """Do the jobs, (kind, words) each; process 0 notes the beginning and the end of each in ``results``.
+
+    What goes wrong in one process ends all of them: the others would wait for it.
+    """
+    torch.set_num_threads(1)
+    os.environ["WORLD_SIZE"] = str(processes)
+    comparison = Comparison(folder)
+
+    def note(**line: Any) -> None:
+        with (folder / "results").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    does: dict[str, Callable[[str], dict[str, Any] | None]] = {
+        "reference": lambda words: comparison.reference(Case.of(words)),
+        "case": lambda words: comparison.case(Case.of(words)),
+        "save": lambda words: comparison.save(Case.of(words)),
+        "load": lambda words: comparison.load(*map(Case.of, words.split(" -> "))),
+        "fault": comparison.fault,
+    }
+    for number, (kind, words) in enumerate(jobs):
+        dist.init_process_group("gloo", store=dist.PrefixStore(f"{jobs[0]}{number}", store), rank=rank, world_size=processes)
+        if rank == 0:
+            note(kind=kind, words=words)
+        begun = time.monotonic()
+        try:
+            errors = does[kind](words)
+        except BaseException:
+            note(kind=kind, words=words, failed=f"rank {rank}: {traceback.format_exc()}")
+            os._exit(1)
+        if rank == 0:
+            note(
+                kind=kind,
+                words=words,
+                done=errors or {},
+                good=verdict(kind, words, errors or {}),
+                seconds=time.monotonic() - begun,
+            )
+        dist.barrier()
+        dist.destroy_process_group()
+        gc.collect()
