@@ -240,6 +240,8 @@ def test_the_table_of_verbs_is_complete() -> None:
 
     def verbs(group: click.Group, above: str = "") -> Iterator[str]:
         for name, command in group.commands.items():
+            if command.hidden:  # what danlu starts by itself
+                continue
             if isinstance(command, click.Group):
                 yield from verbs(command, f"{above}{name} ")
             else:

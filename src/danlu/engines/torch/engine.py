@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -234,7 +235,9 @@ def _device(wanted: str) -> torch.device:
         raise UserError("train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu")
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+    index = int(os.environ.get("LOCAL_RANK", "0"))  # one GPU a process
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def _joined(batch: Batch) -> dict[str, Tensor]:
