@@ -183,9 +183,8 @@ def test_a_run_that_stops_itself_says_why(fresh: Callable[..., Path]) -> None:
     )
     code, printed = Training(folder).end()
     assert code == 3, printed
-    assert re.match(
-        r"danlu: 3 steps in a row were not finite and were skipped; stopped after step \d+\. Checkpoint \d+ holds", printed.splitlines()[-1]
-    )
+    said = r"danlu: 3 steps in a row were not finite and were skipped; stopped after step \d+\. Checkpoint \d+ holds"
+    assert re.match(said, printed.splitlines()[-1])
     assert "Traceback" not in printed and "elastic" not in printed
 
 
