@@ -67,8 +67,8 @@ class TorchEngine:
 
     @property
     def model(self) -> CausalLM:
-        """The whole model, where one process holds it."""
-        assert self.layout.mesh is None
+        """What this process holds of the model, where there is no pipeline; without a layout, all of it."""
+        assert self.pipeline is None
         return self.stages[0]
 
     def versions(self) -> dict[str, str]:
@@ -117,18 +117,13 @@ class TorchEngine:
             micro_batches = batch["inputs"].shape[0]
             for micro in range(micro_batches):
                 # ZeRO 2 keeps no whole gradients, so it communicates every time.
-                synchronise(self.model_part, micro == micro_batches - 1 or self.recipe.parallel.zero_stage == 2)
+                synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage == 2)
                 loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
         norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
         return StepResult(mean, supervised, norm, skipped, scale)
-
-    @property
-    def model_part(self) -> CausalLM:
-        """What this process holds of the model, where there is no pipeline."""
-        return self.stages[0]
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
@@ -211,7 +206,7 @@ class TorchEngine:
     def _loss(self, batch: Batch, scale: float) -> Tensor:
         tensors = self._placed(batch)
         with self._autocast():
-            loss: Tensor = self.model_part(
+            loss: Tensor = self.model(
                 tensors["inputs"], tensors["positions"], tensors.get("documents"), targets_bt=tensors["targets"], scale=scale
             )
         return loss.sum()
