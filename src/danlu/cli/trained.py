@@ -1,0 +1,119 @@
+"""Verbs that use what a run has trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from danlu.cli.common import JSON, RUN, note, print_json, run_folder
+from danlu.errors import DanluError
+
+
+@click.command()
+@RUN
+@click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")
+@click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
+@JSON
+def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
+    """Measure loss, perplexity and bits per byte.
+
+    On the validation split, or on a file. Bits per byte compare models with different tokenizers.
+
+    \b
+    Examples:
+      danlu evaluate runs/quickstart
+      danlu evaluate runs/quickstart --file README.md
+    """
+    from danlu import stages
+
+    folder = run_folder(run)
+    trained = stages.open_trained(folder, note)
+    result = stages.evaluate(trained) if file is None else stages.evaluate_file(trained, file, text, note)
+    if as_json:
+        print_json(result)
+    else:
+        counts = f"{result['documents']:,} documents, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
+        click.echo(f"{result['source']}: {counts}")
+        click.echo(
+            f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
+            f"{result['bits_per_byte']:.4f} bits per byte"
+        )
+    if file is None:
+        try:
+            stages.keep_evaluation(folder, result)
+        except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
+            note(f"danlu: the result is not kept: {error}")
+
+
+@click.command()
+@RUN
+@click.option("--prompt", "prompts", multiple=True, help="Text to continue; may be repeated. Default: the recipe's prompts.")
+@click.option("--max-tokens", type=click.IntRange(1), help="New tokens. Default: the recipe's.")
+@click.option("--temperature", type=click.FloatRange(0), help="0 is greedy. Default: the recipe's.")
+@click.option("--top-k", type=click.IntRange(0), help="Only the k most likely tokens; 0: all. Default: the recipe's.")
+@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Only the most likely mass. Default: the recipe's.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the sampling. Default: the recipe's.")
+@JSON
+def generate(
+    run: Path,
+    prompts: tuple[str, ...],
+    max_tokens: int | None,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Continue one or more prompts with the run's newest checkpoint.
+
+    \b
+    Examples:
+      danlu generate runs/quickstart --prompt "def main():"
+      danlu generate runs/quickstart --prompt "import os" --temperature 0 --max-tokens 20
+    """
+    from danlu import stages
+
+    folder = run_folder(run)
+    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    settings = stages.sampling_settings(folder.load_recipe(), {name: it for name, it in given.items() if it is not None})
+    trained = stages.open_trained(folder, note)
+    made = []
+    for number, prompt in enumerate(prompts or settings.prompts):
+        pieces = stages.generate(trained, prompt, settings, number)
+        if as_json:
+            made.append({"prompt": prompt, "text": "".join(pieces), "step": trained.step})
+            continue
+        click.echo(prompt, nl=False)
+        for piece in pieces:
+            click.echo(piece, nl=False)
+        click.echo()
+    if as_json:
+        print_json(made)
+
+
+@click.command()
+@RUN
+@click.option("--to", type=click.Path(path_type=Path), help="Target folder. Default: export/ in the run folder.")
+@click.option(
+    "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights."
+)
+@click.option("--replace", is_flag=True, help="Overwrite an export made before.")
+def export(run: Path, to: Path | None, dtype: str, replace: bool) -> None:
+    """Write the model in the Hugging Face layout.
+
+    That is config.json, safetensors and the tokenizer, for transformers, vLLM and others.
+
+    \b
+    Examples:
+      danlu export runs/quickstart
+      danlu export runs/quickstart --to my-model --dtype bf16
+    """
+    from danlu import export as exports
+    from danlu import stages
+
+    folder = run_folder(run)
+    place = to or folder.export
+    exports.check(place, replace)  # before the model is loaded
+    trained = stages.open_trained(folder, note)
+    click.echo(f"wrote {exports.export(trained, place, dtype, replace)} ({dtype}, step {trained.step})")
