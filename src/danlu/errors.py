@@ -6,6 +6,8 @@ EXIT_USAGE = 2
 """The input is at fault: a recipe, an argument, a file."""
 EXIT_STOPPED = 3
 """The run stopped itself, with a checkpoint, because going on made no sense."""
+EXIT_FOUND = 4
+"""The doctor found something of severity warning or above."""
 EXIT_INTERRUPTED = 130
 """The person interrupted it (128 + SIGINT, as shells report it)."""
 

@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import models, recipes, trained, training
+from danlu.cli import doctor, models, recipes, trained, training
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -37,6 +37,7 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
+    doctor.doctor_group,
     recipes.recipe_group,
     models.model_group,
 ):

@@ -1,0 +1,58 @@
+"""The learning rate is far too low: updates are tiny, or the loss creeps along a straight line and nothing is unstable."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from danlu.doctor import evidence as names
+from danlu.doctor.evidence import Evidence, NotEnoughData
+from danlu.doctor.finding import Chart, Finding, Severity, Text
+from danlu.doctor.rule import Found, Rule
+
+UPDATE_RATIO = 1e-5
+UNSTABLE = ("divergence", "exploding_gradients", "nonfinite", "not_learning", "oscillation", "spike")
+KEPT = 0.75
+
+
+def check(evidence: Evidence, found: Found) -> Finding | None:
+    layers = {name: float(np.median(one.finite.values)) for name, one in evidence.matching("layer/", "/update_ratio", 20).items()}
+    loss = evidence.get(names.LOSS, 100)
+    if not layers and loss is None:
+        raise NotEnoughData(f"{names.LOSS} has fewer than 100 points and no update ratio is recorded")
+    ratio = float(np.median(list(layers.values()))) if layers else None
+    tiny = ratio is not None and ratio < UPDATE_RATIO
+    slow = found.get("slow_descent")
+    kept = loss is not None and loss.finite.values[-1] > KEPT * loss.finite.values[0]
+    creeping = slow is not None and kept and not any(rule in found for rule in UNSTABLE)
+    if not tiny and not creeping:
+        return None
+    why = list(slow.why) if slow is not None else []
+    if ratio is not None and tiny:
+        why.append(Text(f"updates are {ratio:.1e} of the weights; 1e-3 is usual", f"更新量是权重的 {ratio:.1e} 倍；通常为 1e-3"))
+    rate = evidence.number("train.optimizer.learning_rate")
+    return Finding(
+        "learning_rate_too_low",
+        Severity.WARNING if tiny or slow is None else slow.severity,
+        0.9 if tiny else 0.65,
+        Text("the learning rate is too low", "学习率过低"),
+        tuple(why),
+        Text("multiply the learning rate by 10 in a short trial", "把学习率乘以 10 短跑一次"),
+        {"train.optimizer.learning_rate": float(f"{10 * rate:.2g}")} if rate else {},
+        (Text("frozen parameters: some layers would not move at all", "参数被冻结：部分层完全不动"),),
+        slow.step if slow is not None else None,
+        Chart(names.LOSS, loss) if loss is not None else None,
+    )
+
+
+RULE = Rule(
+    "learning_rate_too_low",
+    Text("a learning rate that hardly moves the model", "学习率过低，模型几乎不动"),
+    (f"{names.LOSS} | layer/NAME/update_ratio",),
+    f"updates below {UPDATE_RATIO:g} of the weights in the median layer, or a slow descent with over {KEPT:.0%} of "
+    "the first loss left and nothing unstable",
+    "updates of about 1e-3 of the weights are usual; two orders less cannot move them within a run",
+    "reads other findings and one median a layer",
+    Severity.WARNING,
+    check,
+    frozenset({"slow_descent", "plateau"}),
+)
