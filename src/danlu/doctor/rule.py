@@ -34,11 +34,13 @@ class Rule:
     """Raises NotEnoughData where it cannot judge."""
     explains: frozenset[str] = frozenset()
     """Rules whose findings are symptoms of this one; they run before it."""
+    reads: frozenset[str] = frozenset()
+    """Rules whose findings speak against this one; they too run before it."""
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule, symptoms ahead of what explains them, otherwise by name."""
+    """Every rule, ahead of those that read what it finds, otherwise by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     waiting = {}
     for name in names:
@@ -46,9 +48,9 @@ def all_rules() -> tuple[Rule, ...]:
         waiting[rule.id] = rule
     ordered: list[Rule] = []
     while waiting:
-        ready = [rule for rule in waiting.values() if not rule.explains & (waiting.keys() - {rule.id})]
+        ready = [rule for rule in waiting.values() if not (rule.explains | rule.reads) & waiting.keys()]
         if not ready:
-            raise AssertionError(f"rules explain each other in a circle: {sorted(waiting)}")
+            raise AssertionError(f"rules read each other in a circle: {sorted(waiting)}")
         ordered += ready
         for rule in ready:
             del waiting[rule.id]

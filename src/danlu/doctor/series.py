@@ -62,6 +62,11 @@ class Series:
         start, stop = np.searchsorted(self.steps, [first, last + 0.5])
         return Series(self.steps[start:stop], self.values[start:stop])
 
+    def share_above_first(self, sigmas: float) -> float:
+        """Share of the steps at which the level is above the first value by so many standard deviations of one value."""
+        level, first = self.level, float(self.finite.values[0])
+        return level.share_of_steps(level.values > first + sigmas * self.noise)
+
     def share_of_steps(self, mask: npt.NDArray[np.bool_]) -> float:
         """Share of the span that the marked points stand for; each stands for the steps since the point before it."""
         if len(self) < 2 or not self.span:

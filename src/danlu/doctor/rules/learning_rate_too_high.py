@@ -37,11 +37,15 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         grave.append(replace(found["slow_descent"], severity=Severity.WARNING))
     if not grave:
         return None
-    signs = [
-        sign
-        for sign in (setting(evidence), updates(evidence), timing(evidence, found), decay(evidence, found), several(found))
-        if sign
-    ]
+    told = (
+        setting(evidence),
+        risen(evidence, found),
+        updates(evidence),
+        timing(evidence, found),
+        decay(evidence, found),
+        several(found),
+    )
+    signs = [sign for sign in told if sign is not None]
     if not signs:
         return None
     rate = evidence.number("train.optimizer.learning_rate")
@@ -71,6 +75,20 @@ def setting(evidence: Evidence) -> Text | None:
         return None
     return Text(
         f"the learning rate is {rate:.3g}; {USUAL:g} is the highest usual peak", f"学习率为 {rate:.3g}；常用峰值最高为 {USUAL:g}"
+    )
+
+
+def risen(evidence: Evidence, found: Found) -> Text | None:
+    """The loss is above that of an untrained model, which neither labels nor a small rate bring about."""
+    one = evidence.get(names.LOSS, 50)
+    if "not_learning" not in found or one is None:
+        return None
+    share = one.finite.share_above_first(3.0)
+    if share < 0.5:
+        return None
+    return Text(
+        f"{names.LOSS} is above its first value for {share:.0%} of the steps: updates made the model worse than untrained",
+        f"{names.LOSS} 在 {share:.0%} 的步数里高于初值：更新使模型比未训练时更差",
     )
 
 
@@ -136,7 +154,8 @@ RULE = Rule(
     (f"{names.LOSS} | {names.VALIDATION} | {names.GRADIENT}",),
     f"a symptom and one sign: the setting is 10 times the highest usual ({USUAL:g}), updates are over "
     f"{UPDATE_RATIO:g} of the weights, it began "
-    "about the end of the warm-up, it calmed as the rate fell, or loss and gradients are unstable together",
+    "about the end of the warm-up, the loss is above its first value, it calmed as the rate fell, or loss and "
+    "gradients are unstable together",
     "learning rates of published models (GPT-3, arXiv:2005.14165, table 2.1); usual update ratio 1e-3",
     "reads other findings",
     Severity.CRITICAL,

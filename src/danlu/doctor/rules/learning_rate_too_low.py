@@ -55,4 +55,5 @@ RULE = Rule(
     Severity.WARNING,
     check,
     frozenset({"slow_descent", "plateau"}),
+    frozenset(UNSTABLE),
 )

@@ -35,7 +35,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     for name, one in long.items():
         finite = one.finite
         start, noise = float(finite.values[0]), finite.noise
-        above = finite.level.share_of_steps(finite.level.values > start + SIGMAS * noise)
+        above = finite.share_above_first(SIGMAS)
         early, late = tenths(finite)
         error = noise / math.sqrt(max(len(finite) // 10, 1))
         flat = (

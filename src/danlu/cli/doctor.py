@@ -1,0 +1,128 @@
+"""The verbs of the doctor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from danlu.cli.common import JSON, Verbs, print_json
+from danlu.errors import EXIT_FOUND, UserError
+
+LANGUAGE = click.option(
+    "--language", type=click.Choice(["en", "zh"]), help="Of the texts. Default: the environment's, else English."
+)
+
+
+class _DoctorVerbs(Verbs):
+    """Verbs with a default: what is no verb is a run."""
+
+    default = "run"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {*self.commands, *ctx.help_option_names}
+        if args and args[0] not in known:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(name="doctor", cls=_DoctorVerbs)
+def doctor_group() -> None:
+    """Name what is wrong with a run, with evidence and the way out.
+
+    RUN is a run folder, finished or live, or a log of another program: a .csv or .parquet file with metrics. Settings that such a
+    log does not hold can be given behind it. The exit code is 0 where nothing of warning or above is found, else 4.
+
+    \b
+    Examples:
+      danlu doctor runs/quickstart
+      danlu doctor log.csv learning_rate=3e-4 warmup_steps=100
+      danlu doctor rules
+    """
+
+
+@doctor_group.command(name="run", hidden=True)
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|FILE")
+@click.argument("settings", nargs=-1, metavar="[SETTING=VALUE]...")
+@click.option("--all", "everything", is_flag=True, help="Also say which rules lack the data to judge, and which data.")
+@LANGUAGE
+@JSON
+def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, language: str | None, as_json: bool) -> None:
+    """Diagnose a run or a log.
+
+    \b
+    Examples:
+      danlu doctor runs/quickstart --all
+      danlu doctor log.csv learning_rate=3e-4 --json
+    """
+    from danlu.doctor import show
+    from danlu.doctor.diagnose import diagnose
+    from danlu.doctor.finding import Severity
+    from danlu.doctor.load import load
+
+    diagnosis = diagnose(load(run, _facts(settings)))
+    if as_json:
+        print_json(show.as_json(diagnosis, str(run)))
+    else:
+        for line in show.lines(diagnosis, "zh" if _language(language) == "zh" else "en", everything):
+            click.echo(line)
+    if diagnosis.worst is not None and diagnosis.worst >= Severity.WARNING:
+        click.get_current_context().exit(EXIT_FOUND)
+
+
+@doctor_group.command(name="rules")
+@LANGUAGE
+@JSON
+def doctor_rules(language: str | None, as_json: bool) -> None:
+    """List the rules: what each catches and needs.
+
+    \b
+    Example:
+      danlu doctor rules
+    """
+    from danlu.doctor.rule import all_rules
+
+    rules = sorted(all_rules(), key=lambda rule: rule.id)
+    if as_json:
+        print_json(
+            [
+                {
+                    "rule": rule.id,
+                    "catches": rule.catches._asdict(),
+                    "needs": list(rule.needs),
+                    "threshold": rule.threshold,
+                    "origin": rule.origin,
+                    "cost": rule.cost,
+                    "severity": rule.severity.name.lower(),
+                    "explains": sorted(rule.explains),
+                }
+                for rule in rules
+            ]
+        )
+        return
+    for rule in rules:
+        click.echo(f"{rule.id:<26} {rule.catches.zh if _language(language) == 'zh' else rule.catches.en}")
+
+
+def _language(given: str | None) -> str:
+    """The language given, or the environment's."""
+    if given is not None:
+        return given
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
+    return "zh" if locale.lower().startswith("zh") else "en"
+
+
+def _facts(settings: tuple[str, ...]) -> dict[str, Any]:
+    """Settings from NAME=VALUE; what is a number becomes one."""
+    facts: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise UserError(f"setting {setting!r}: has no name=value; write it like learning_rate=3e-4")
+        try:
+            facts[name] = float(value)
+        except ValueError:
+            facts[name] = value
+    return facts

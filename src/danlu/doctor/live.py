@@ -1,0 +1,60 @@
+"""The doctor beside a run: values come in step by step, and it is asked every few dozen steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from danlu.doctor.diagnose import Diagnosis, diagnose
+from danlu.doctor.evidence import Evidence
+from danlu.doctor.finding import Finding, Severity
+from danlu.doctor.series import Series
+
+POINTS = 8192
+"""Points of a signal that are kept; of the older half every second goes when there are more, which bounds the cost."""
+
+
+class Live:
+    """Evidence that grows. Not for several threads at once."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, Any] | None = None,
+        memory_limits: Mapping[str, float] | None = None,
+        history: Mapping[str, Series] | None = None,
+        resumes: Sequence[int] = (),
+    ) -> None:
+        """`history` and `resumes` are what a resumed run recorded before."""
+        self.facts, self.memory_limits, self.resumes = dict(facts or {}), dict(memory_limits or {}), list(resumes)
+        self._steps: dict[str, list[int]] = {name: one.steps.tolist() for name, one in (history or {}).items()}
+        self._values: dict[str, list[float]] = {name: one.values.tolist() for name, one in (history or {}).items()}
+        self._told: dict[str, Severity] = {}
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Take what was measured at a step; steps rise."""
+        for name, value in values.items():
+            steps, kept = self._steps.setdefault(name, []), self._values.setdefault(name, [])
+            steps.append(step)
+            kept.append(value)
+            if len(steps) > POINTS:
+                half = POINTS // 2
+                steps[:half], kept[:half] = steps[:half:2], kept[:half:2]
+
+    def evidence(self) -> Evidence:
+        """All there is so far."""
+        signals = {
+            name: Series(np.array(steps, dtype=np.int64), np.array(self._values[name])) for name, steps in self._steps.items()
+        }
+        return Evidence(signals, self.facts, tuple(self.resumes), own=True, memory_limits=self.memory_limits)
+
+    def diagnose(self) -> Diagnosis:
+        """What is to be said of the run now."""
+        return diagnose(self.evidence())
+
+    def news(self) -> list[Finding]:
+        """Findings that were not told before, or that have become graver."""
+        fresh = [one for one in self.diagnose().findings if one.severity > self._told.get(one.rule, Severity.INFO - 1)]
+        self._told.update({one.rule: one.severity for one in fresh})
+        return fresh
