@@ -4,7 +4,7 @@ BIN := .venv/bin
 JSON ?=
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -21,8 +21,9 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/test.done  ## what is generated from the types: docs/recipe.md and its schema
+docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md
 	$(BIN)/python -m danlu.recipe
+	$(BIN)/python -m danlu.doctor
 
 parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/run.py $(WRITE)
@@ -44,6 +45,9 @@ benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face T
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,dev]'
 	touch $@
+
+doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures
+	$(BIN)/python -m danlu.doctor.score $(RUNS) $(WRITE)
 
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

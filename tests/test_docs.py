@@ -240,6 +240,9 @@ def test_the_table_of_verbs_is_complete() -> None:
 
     def verbs(group: click.Group, above: str = "") -> Iterator[str]:
         for name, command in group.commands.items():
+            if name == getattr(group, "default", None):  # what is done where no verb is named
+                yield above.strip()
+                continue
             if command.hidden:  # what danlu starts by itself
                 continue
             if isinstance(command, click.Group):

@@ -54,8 +54,8 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
 
     \b
     Examples:
-      danlu doctor runs/quickstart --all
-      danlu doctor log.csv learning_rate=3e-4 --json
+      danlu doctor run runs/quickstart --all
+      danlu doctor run log.csv learning_rate=3e-4 --json
     """
     from danlu.doctor import show
     from danlu.doctor.diagnose import diagnose

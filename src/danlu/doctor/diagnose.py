@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Finding, Severity
 from danlu.doctor.rule import Rule, all_rules
@@ -33,7 +35,8 @@ def diagnose(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Diagnos
     ran = tuple(rules or all_rules())
     for rule in ran:
         try:
-            finding = rule.check(evidence, found)
+            with np.errstate(all="ignore"):  # a logged 1e300 may overflow; what comes of it is infinite, and says so
+                finding = rule.check(evidence, found)
         except NotEnoughData as missing:
             unjudged[rule.id] = str(missing)
             continue

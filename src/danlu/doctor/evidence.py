@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from danlu.doctor.series import Series
@@ -103,6 +103,12 @@ class Evidence:
         found = self.get(name, points)
         last = max((int(one.steps[-1]) for one in self.losses(1).values()), default=0)
         return found if found is not None and found.steps[-1] >= 0.9 * last else None
+
+    def until(self, share: float) -> Evidence:
+        """What was there when this share of the run's steps was done."""
+        last = share * max((int(one.steps[-1]) for one in self.signals.values() if len(one)), default=0)
+        cut = {name: one.between(0, last) for name, one in self.signals.items()}
+        return replace(self, signals={name: one for name, one in cut.items() if len(one)})
 
     def losses(self, points: int) -> dict[str, Series]:
         """The loss curves that are there and long enough."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,9 @@ from danlu.doctor.series import Series
 
 POINTS = 8192
 """Points of a signal that are kept; of the older half every second goes when there are more, which bounds the cost."""
+
+SHARE = 0.01
+"""Of the run's time that diagnoses may take."""
 
 
 class Live:
@@ -30,6 +35,7 @@ class Live:
         self.facts, self.memory_limits, self.resumes = dict(facts or {}), dict(memory_limits or {}), list(resumes)
         self._steps: dict[str, list[int]] = {name: one.steps.tolist() for name, one in (history or {}).items()}
         self._values: dict[str, list[float]] = {name: one.values.tolist() for name, one in (history or {}).items()}
+        self._ended, self._cost = -math.inf, 0.0
         self._told: dict[str, Severity] = {}
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -53,8 +59,17 @@ class Live:
         """What is to be said of the run now."""
         return diagnose(self.evidence())
 
+    @property
+    def due(self) -> bool:
+        """Whether so much time has passed since the last diagnosis that another costs less than SHARE of it."""
+        return time.monotonic() - self._ended >= self._cost / SHARE
+
     def news(self) -> list[Finding]:
         """Findings that were not told before, or that have become graver."""
-        fresh = [one for one in self.diagnose().findings if one.severity > self._told.get(one.rule, Severity.INFO - 1)]
+        start = time.monotonic()
+        found = self.diagnose()
+        self._ended = time.monotonic()
+        self._cost = self._ended - start
+        fresh = [one for one in found.findings if one.severity > self._told.get(one.rule, Severity.INFO - 1)]
         self._told.update({one.rule: one.severity for one in fresh})
         return fresh

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from danlu.doctor import evidence as names
 from danlu.doctor.evidence import Evidence
 from danlu.doctor.series import Series, series
@@ -16,6 +18,8 @@ from danlu.files import why
 from danlu.run_folder import RunFolder
 from danlu.watch import store
 
+DEVICE = "train.device"
+"""The recipe may say auto; the segment says what it became."""
 STEP_COLUMNS = ("step", "global_step", "_step", "iteration", "iter")
 
 # Where a log has a step loss under its own name, train/loss is what evaluations on training data are called.
@@ -78,7 +82,10 @@ def from_run(run: RunFolder) -> Evidence:
 def from_store(path: Path, facts: Mapping[str, Any], name: str = "") -> Evidence:
     """Evidence from a metrics.sqlite."""
     signals = {name: series(*store.series(path, name)) for name in store.names(path)}
-    resumes = [segment.first_step for segment in store.segments(path)][1:]
+    segments = store.segments(path)
+    resumes = [segment.first_step for segment in segments][1:]
+    device = segments[-1].info.get("device") if segments else None
+    facts = {**facts, DEVICE: device} if device else facts
     found = {signal: one for signal, one in signals.items() if len(one)}
     return Evidence(found, facts, resumes, own=True, name=name or path.name)
 
@@ -101,6 +108,10 @@ def read_parquet(path: Path) -> dict[str, Series]:
     labels = metric.dictionary.to_pylist()
     codes = metric.indices.to_numpy(zero_copy_only=False)
     steps, values = table["step"].to_numpy(), table["value"].to_numpy()
+    if not (np.issubdtype(steps.dtype, np.integer) and np.issubdtype(values.dtype, np.floating)):
+        raise UserError(
+            f"{path}: step must hold integers and value numbers; they hold {table['step'].type} and {table['value'].type}"
+        )
     return {label: series(steps[codes == code], values[codes == code]) for code, label in enumerate(labels)}
 
 

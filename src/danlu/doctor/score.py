@@ -1,4 +1,4 @@
-"""``python -m danlu.doctor.score [FOLDER] [--json FILE]``: the doctor on a folder of labelled public logs.
+"""``python -m danlu.doctor.score [FOLDER] [--json FILE] [--until SHARE]``: the doctor on a folder of labelled public logs.
 
 The folder holds a manifest.csv (file, source_repo, group, hyperparameters, label, kind) and one long Parquet table a run. It is
 no part of the repository; DANLU_DOCTOR_RUNS names it where no argument does.
@@ -52,10 +52,11 @@ class Outcome:
         return zlib.crc32(f"{self.source}/{self.group}".encode()) % 2
 
 
-def judge(job: tuple[Path, dict[str, str]]) -> Outcome:
-    """Diagnose one run of a manifest."""
-    folder, row = job
-    found = diagnose(load(folder / row["file"], read_facts(row["hyperparameters"]))).findings
+def judge(job: tuple[Path, dict[str, str], float]) -> Outcome:
+    """Diagnose one run of a manifest, or the first share of it."""
+    folder, row, share = job
+    evidence = load(folder / row["file"], read_facts(row["hyperparameters"]))
+    found = diagnose(evidence if share == 1 else evidence.until(share)).findings
     grave = [finding for finding in found if finding.severity >= Severity.WARNING]
     symptoms = [symptom.rule for finding in grave for symptom in finding.symptoms]
     return Outcome(
@@ -135,13 +136,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m danlu.doctor.score")
     parser.add_argument("folder", nargs="?", default=os.environ.get(VARIABLE))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--until", type=float, default=1.0, help="judge as if only this share of each run were done yet")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     try:
         if not options.folder:
             raise UserError(f"no folder of labelled logs; make doctor-score RUNS=FOLDER, or set {VARIABLE}")
         folder = Path(options.folder)
-        jobs = [(folder, row) for row in manifest(folder)]
+        jobs = [(folder, row, options.until) for row in manifest(folder)]
         with ProcessPoolExecutor(options.processes) as pool:
             outcomes = list(pool.map(judge, jobs, chunksize=CHUNK))
     except UserError as error:

@@ -10,7 +10,9 @@ from danlu.doctor.finding import Chart, Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
 
 UPDATE_RATIO = 1e-5
-UNSTABLE = ("divergence", "exploding_gradients", "nonfinite", "not_learning", "oscillation", "spike")
+USUAL = 1e-5
+"""Fine-tuning uses 1e-5 to 5e-5, pre-training 6e-5 and more (GPT-3, arXiv:2005.14165, table 2.1)."""
+UNSTABLE = ("divergence", "exploding_gradients", "nonfinite", "oscillation", "spike")
 KEPT = 0.75
 
 
@@ -24,22 +26,32 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     slow = found.get("slow_descent")
     kept = loss is not None and loss.finite.values[-1] > KEPT * loss.finite.values[0]
     creeping = slow is not None and kept and not any(rule in found for rule in UNSTABLE)
-    if not tiny and not creeping:
+    rate = evidence.number("train.optimizer.learning_rate")
+    flat = found.get("not_learning")
+    small = flat is not None and rate is not None and rate < USUAL
+    if not tiny and not small and not (creeping and flat is None):
         return None
-    why = list(slow.why) if slow is not None else []
+    symptom = slow or flat
+    why = list(symptom.why) if symptom is not None else []
+    if small:
+        why.append(
+            Text(
+                f"the learning rate is {rate:.1e}; {USUAL:g} is the lowest usual peak",
+                f"学习率为 {rate:.1e}；常用峰值最低为 {USUAL:g}",
+            )
+        )
     if ratio is not None and tiny:
         why.append(Text(f"updates are {ratio:.1e} of the weights; 1e-3 is usual", f"更新量是权重的 {ratio:.1e} 倍；通常为 1e-3"))
-    rate = evidence.number("train.optimizer.learning_rate")
     return Finding(
         "learning_rate_too_low",
-        Severity.WARNING if tiny or slow is None else slow.severity,
-        0.9 if tiny else 0.65,
+        symptom.severity if symptom is not None and not tiny else Severity.WARNING,
+        0.9 if tiny or small else 0.65,
         Text("the learning rate is too low", "学习率过低"),
         tuple(why),
         Text("multiply the learning rate by 10 in a short trial", "把学习率乘以 10 短跑一次"),
         {"train.optimizer.learning_rate": float(f"{10 * rate:.2g}")} if rate else {},
         (Text("frozen parameters: some layers would not move at all", "参数被冻结：部分层完全不动"),),
-        slow.step if slow is not None else None,
+        symptom.step if symptom is not None else None,
         Chart(names.LOSS, loss) if loss is not None else None,
     )
 
@@ -48,12 +60,13 @@ RULE = Rule(
     "learning_rate_too_low",
     Text("a learning rate that hardly moves the model", "学习率过低，模型几乎不动"),
     (f"{names.LOSS} | layer/NAME/update_ratio",),
-    f"updates below {UPDATE_RATIO:g} of the weights in the median layer, or a slow descent with over {KEPT:.0%} of "
+    f"updates below {UPDATE_RATIO:g} of the weights in the median layer, or a loss that stays where it began at a "
+    f"rate below {USUAL:g}, or a slow descent with over {KEPT:.0%} of "
     "the first loss left and nothing unstable",
     "updates of about 1e-3 of the weights are usual; two orders less cannot move them within a run",
     "reads other findings and one median a layer",
     Severity.WARNING,
     check,
-    frozenset({"slow_descent", "plateau"}),
+    frozenset({"slow_descent", "plateau", "not_learning"}),
     frozenset(UNSTABLE),
 )

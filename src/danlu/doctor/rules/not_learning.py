@@ -59,9 +59,8 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
                 ),
             ),
             Text(
-                "lower the learning rate tenfold for a short trial; if nothing changes, look at the labels and at "
-                "frozen parameters",
-                "把学习率降到十分之一短跑一次；若没有变化，检查标签和被冻结的参数",
+                "try a tenth and ten times the learning rate in two short runs; then look at the labels and at frozen parameters",
+                "用十分之一和十倍的学习率各短跑一次；再检查标签和被冻结的参数",
             ),
             {},
             (

@@ -26,6 +26,8 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     values = one.values if name == names.SPEED else 1 / np.maximum(one.values, 1e-12)
     tail = max(TAIL, len(values) // 20)
     usual, now = float(np.median(values[: max(len(values) - tail, 1)])), float(np.median(values[-tail:]))
+    if usual <= 0:
+        raise NotEnoughData(f"{name} is not positive")
     spread = SIGMA * float(np.median(np.abs(values[:-tail] - usual)))
     drop = 1 - now / usual
     if drop < DROP or usual - now < SIGMAS * spread:
