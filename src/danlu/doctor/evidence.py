@@ -64,6 +64,11 @@ class Evidence:
     """Bytes at which a memory signal overflows, where that is known."""
     name: str = ""
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the model trains on a CPU, whose cores it shares with its loader and with other programs."""
+        return str(self.facts.get("train.device")).startswith("cpu")
+
     def get(self, name: str, points: int = 1) -> Series | None:
         """The signal, or None where it is missing or has fewer finite points."""
         found = self.signals.get(name)

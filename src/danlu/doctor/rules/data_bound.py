@@ -16,7 +16,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     share, since = share_of_step(evidence, names.DATA_WAIT)
     if share < WARN:
         return None
-    on_cpu = str(evidence.facts.get("train.device")).startswith("cpu")
+    on_cpu = evidence.on_cpu
     return Finding(
         "data_bound",
         Severity.INFO if on_cpu and share < ON_CPU else Severity.WARNING,

@@ -32,14 +32,15 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     drop = 1 - now / usual
     if drop < DROP or usual - now < SIGMAS * spread:
         return None
+    comparable = evidence.own and not evidence.on_cpu
     since = int(one.steps[max(len(values) - tail, 0)])
     slow = np.flatnonzero(values > usual - 0.5 * (usual - now))
     if len(slow):
         since = int(one.steps[min(slow[-1] + 1, len(one) - 1)])
     return Finding(
         "throughput_drop",
-        Severity.WARNING if evidence.own else Severity.INFO,
-        0.8 if evidence.own else 0.4,
+        Severity.WARNING if comparable else Severity.INFO,
+        0.8 if comparable else 0.4,
         Text(f"training is {drop:.0%} slower since step {since}", f"自第 {since} 步起训练变慢 {drop:.0%}"),
         (
             Text(
@@ -70,7 +71,8 @@ RULE = Rule(
     "throughput_drop",
     Text("training that has become slower", "训练变慢"),
     (f"{names.SPEED} | {names.STEP}",),
-    f"{DROP:.0%} less than the median before and {SIGMAS:g} standard deviations; information only where steps may do more work",
+    f"{DROP:.0%} less than the median before and {SIGMAS:g} standard deviations; information only where steps may "
+    "do more work, or share a CPU with other programs",
     "one slow GPU of 384 cost 5 % of a 176B run; the spread is the run's own",
     "three medians",
     Severity.WARNING,

@@ -14,6 +14,8 @@ from danlu.doctor.series import SIGMA, Series
 
 POINTS = 5
 BELOW = 0.05
+FAR = 0.1
+"""Held-out documents that are few differ by some percent from the training data by chance."""
 SIGMAS = 6.0
 
 
@@ -29,7 +31,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     error = 1.2533 * SIGMA * float(np.median(np.abs(late - gap))) / math.sqrt(len(late))
     if gap > -BELOW or -gap < SIGMAS * error:
         return None
-    comparable = evidence.own
+    comparable = evidence.own and -gap >= FAR
     return Finding(
         "validation_below_training",
         Severity.WARNING if comparable else Severity.INFO,
@@ -77,10 +79,9 @@ RULE = Rule(
     "validation_below_training",
     Text("a validation loss below the training loss", "验证损失低于训练损失"),
     (names.VALIDATION, f"{names.EVALUATED} | {names.LOSS}"),
-    f"{BELOW:.0%} below in the median of the run's second half, at {SIGMAS:g} standard errors",
-    "held-out data of the same distribution cannot be easier, 5 % allows for the age of a step loss; a log from "
-    "elsewhere may hold "
-    "out another distribution, so there it is information only",
+    f"{BELOW:.0%} below in the median of the run's second half, at {SIGMAS:g} standard errors; a warning from {FAR:.0%} on",
+    "held-out data of the same distribution cannot be easier; 5 % allows for the age of a step loss; a log from "
+    "elsewhere may hold out another distribution, so there it is information only",
     "one median an evaluation",
     Severity.WARNING,
     check,
