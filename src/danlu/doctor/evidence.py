@@ -16,6 +16,7 @@ EVALUATED = "train/evaluated_loss"
 VALIDATION = "validation/loss"
 GRADIENT = "train/gradient_norm"
 RATE = "train/learning_rate"
+RATE_SETTING = "train.optimizer.learning_rate"
 SCALE = "train/loss_scale"
 SPEED = "train/tokens_per_second"
 STEP = "time/step"
@@ -102,6 +103,11 @@ class Evidence:
     def last_step(self) -> int:
         """The largest step that any signal has."""
         return max((int(one.steps[-1]) for one in self.signals.values() if len(one)), default=0)
+
+    def scaled(self, name: str, factor: float) -> dict[str, float]:
+        """A patch that multiplies a setting, to two digits; empty where the setting is not known."""
+        value = self.number(name)
+        return {} if value is None else {name: float(f"{factor * value:.2g}")}
 
     def current(self, name: str, points: int = 1) -> Series | None:
         """A loss that reaches into the last tenth of what the losses cover; one that ended before says nothing of the end."""

@@ -14,6 +14,8 @@ Values = npt.NDArray[np.float64]
 
 SIGMA = 1.4826
 """A normal distribution's standard deviation / its median absolute deviation."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median of normal values / that of their mean: the root of pi / 2."""
 MEDIANS = 20_000
 """Medians of a running median at most."""
 LEVELS = 400

@@ -67,7 +67,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
             f"go back to a checkpoint before step {best_step} and train on with a lower learning rate",
             f"回到第 {best_step} 步之前的检查点，用更低的学习率继续训练",
         ),
-        {},
+        evidence.scaled(names.RATE_SETTING, 1 / 3),
         (
             Text("over-fitting: the training loss would fall", "过拟合：训练损失应当下降"),
             Text("a spike: it would come back", "尖峰：会自行恢复"),

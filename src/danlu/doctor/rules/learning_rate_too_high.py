@@ -48,7 +48,6 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     signs = [sign for sign in told if sign is not None]
     if not signs:
         return None
-    rate = evidence.number("train.optimizer.learning_rate")
     first = min((finding.step for finding in grave if finding.step is not None), default=None)
     worst = max(grave, key=lambda finding: (finding.severity, finding.confidence))
     return Finding(
@@ -58,7 +57,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         Text("the learning rate is too high", "学习率过高"),
         (worst.why[0], *signs),
         Text("divide the learning rate by 3 and compare the first few hundred steps", "把学习率除以 3，比较最初几百步"),
-        {"train.optimizer.learning_rate": float(f"{rate / 3:.2g}")} if rate else {},
+        evidence.scaled(names.RATE_SETTING, 1 / 3),
         (
             Text("damaged data: it would strike once, at its own place in the order", "数据损坏：只会在它出现的位置发生一次"),
             Text("too short a warm-up: it would pass once the peak is behind", "预热过短：过了峰值就会消失"),
@@ -70,7 +69,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
 
 def setting(evidence: Evidence) -> Text | None:
     """The setting is far outside what is used; ten times, since optimizers differ."""
-    rate = evidence.number("train.optimizer.learning_rate")
+    rate = evidence.number(names.RATE_SETTING)
     if rate is None or rate < 10 * USUAL:
         return None
     return Text(

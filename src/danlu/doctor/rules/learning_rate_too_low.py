@@ -26,7 +26,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     slow = found.get("slow_descent")
     kept = loss is not None and loss.finite.values[-1] > KEPT * loss.finite.values[0]
     creeping = slow is not None and kept and not any(rule in found for rule in UNSTABLE)
-    rate = evidence.number("train.optimizer.learning_rate")
+    rate = evidence.number(names.RATE_SETTING)
     flat = found.get("not_learning")
     small = flat is not None and rate is not None and rate < USUAL
     if not tiny and not small and not (creeping and flat is None):
@@ -49,7 +49,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         Text("the learning rate is too low", "学习率过低"),
         tuple(why),
         Text("multiply the learning rate by 10 in a short trial", "把学习率乘以 10 短跑一次"),
-        {"train.optimizer.learning_rate": float(f"{10 * rate:.2g}")} if rate else {},
+        evidence.scaled(names.RATE_SETTING, 10),
         (Text("frozen parameters: some layers would not move at all", "参数被冻结：部分层完全不动"),),
         symptom.step if symptom is not None else None,
         Chart(names.LOSS, loss) if loss is not None else None,

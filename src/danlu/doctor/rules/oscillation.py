@@ -11,12 +11,13 @@ from danlu.doctor import evidence as names
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Chart, Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
-from danlu.doctor.series import SIGMA, Series, runs
+from danlu.doctor.series import MEDIAN_ERROR, SIGMA, Series, runs
 
 EVALUATIONS = 8
 STEP_POINTS = 100
 BUCKETS = 50
-SWING = 0.25
+SWING = {names.VALIDATION: 0.15, names.LOSS: 0.25}
+"""Above the best so far. A step loss also swings with its batches."""
 SWINGS = 3
 SHARE = 0.3
 LEAST_SHARE = 0.05
@@ -28,7 +29,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     if validation is None and steps is None:
         raise NotEnoughData(f"{names.VALIDATION} has fewer than {EVALUATIONS} points, {names.LOSS} fewer than {STEP_POINTS}")
     for name, one in ((names.VALIDATION, validation), (names.LOSS, steps)):
-        if one is None or (swings := swinging(*levels(one, name))) is None:
+        if one is None or (swings := swinging(*levels(one, name), SWING[name])) is None:
             continue
         count, share, first = swings
         return Finding(
@@ -38,16 +39,16 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
             Text(f"{name} swings instead of falling", f"{name} 反复波动而不下降"),
             (
                 Text(
-                    f"{name} rose more than {SWING:.0%} above its best {count} times and was there for {share:.0%} "
+                    f"{name} rose more than {SWING[name]:.0%} above its best {count} times and was there for {share:.0%} "
                     f"of its points, first at step {first}",
-                    f"{name} 有 {count} 次比最好值高出 {SWING:.0%} 以上，共占 {share:.0%} 的点，首次在第 {first} 步",
+                    f"{name} 有 {count} 次比最好值高出 {SWING[name]:.0%} 以上，共占 {share:.0%} 的点，首次在第 {first} 步",
                 ),
             ),
             Text(
                 "halve the learning rate or double the batch; check that the data is shuffled",
                 "把学习率减半或把批量加倍；检查数据是否打乱",
             ),
-            {},
+            evidence.scaled(names.RATE_SETTING, 1 / 2),
             (
                 Text("noise of small batches: levels are medians of many points", "小批量的噪声：这里用的是许多点的中位数"),
                 Text("over-fitting: it would rise and not return", "过拟合：会上升而不返回"),
@@ -66,19 +67,18 @@ def levels(one: Series, name: str) -> tuple[Series, float]:
     edges = np.linspace(0, len(finite), BUCKETS + 1).astype(np.int64)
     parts = [finite.values[start:stop] for start, stop in pairwise(edges)]
     spread = [SIGMA * float(np.median(np.abs(part - np.median(part)))) / math.sqrt(len(part)) for part in parts]
-    return Series(finite.steps[edges[1:] - 1], np.array([float(np.median(part)) for part in parts])), 1.2533 * float(
-        np.median(spread)
-    )
+    medians = np.array([float(np.median(part)) for part in parts])
+    return Series(finite.steps[edges[1:] - 1], medians), MEDIAN_ERROR * float(np.median(spread))
 
 
-def swinging(one: Series, noise: float) -> tuple[int, float, int] | None:
+def swinging(one: Series, noise: float, swing: float) -> tuple[int, float, int] | None:
     """(swings, share of points above, step of the first), or None. The level is set by what was reached before."""
     values = one.values
     if (values <= 0).any():
         return None
     best = np.minimum.accumulate(values)
     rise = values - best - SIGMAS * noise
-    above = rise > SWING * best
+    above = rise > swing * best
     returns = runs(above)
     if len(returns) < SWINGS and (above.mean() < SHARE or is_rise(values)):
         return None
@@ -97,7 +97,8 @@ RULE = Rule(
     "oscillation",
     Text("the loss swings up and down instead of falling", "损失上下波动而不下降"),
     (f"{names.VALIDATION} | {names.LOSS}",),
-    f"{SWINGS} separate swings of {SWING:.0%} above the best so far, or {SHARE:.0%} of the points so far above it",
+    f"{SWINGS} separate swings of {SWING[names.VALIDATION]:.0%} ({SWING[names.LOSS]:.0%} in the step loss) above "
+    f"the best so far, or {SHARE:.0%} of the points so far above it",
     "a definition of harm; healthy validation curves of the public logs are that far above their best once at most",
     "one pass over evaluations or 50 medians",
     Severity.WARNING,

@@ -10,6 +10,7 @@ from danlu.doctor import evidence as names
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Chart, Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
+from danlu.doctor.series import MEDIAN_ERROR
 
 POINTS = 20
 LEAST = 0.01
@@ -25,7 +26,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         if len(before) < POINTS // 2 or len(after) < POINTS // 2:
             continue
         was, now = float(np.median(before)), float(np.median(after))
-        error = 1.2533 * one.noise * math.sqrt(1 / len(before) + 1 / len(after))
+        error = MEDIAN_ERROR * one.noise * math.sqrt(1 / len(before) + 1 / len(after))
         if now - was <= max(SIGMAS * error, LEAST * abs(was)):
             continue
         return Finding(

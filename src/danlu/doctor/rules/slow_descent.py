@@ -10,12 +10,14 @@ from danlu.doctor import evidence as names
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Chart, Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
+from danlu.doctor.series import MEDIAN_ERROR
 
 POINTS = 100
 STEPS = 1000
 """A shorter run is judged only once half of its planned steps are done."""
 STRAIGHT = 0.8
 FALLEN = 0.25
+FAST = 0.8
 SIGMAS = 6.0
 
 
@@ -34,11 +36,13 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     part = max(len(finite) // 10, 5)
     middle = len(finite) // 2
     start, half, now = (float(np.median(finite.values[at : at + part])) for at in (0, middle - part // 2, len(finite) - part))
-    error = 1.2533 * finite.noise * math.sqrt(2 / part)
+    error = MEDIAN_ERROR * finite.noise * math.sqrt(2 / part)
     first, second = start - half, half - now
     straight = min(first, second) > SIGMAS * error and second > STRAIGHT * first and now > (1 - FALLEN) * start > 0
     if not straight:
         return None
+    # What fell fast at first and then hardly is no fine-tuning, whose descent may well be short and straight.
+    scratch = start < FAST * float(one.finite.values[0])
     why = [
         Text(
             f"{names.LOSS} fell by {first:.4g} in the first half and by {second:.4g} in the second; a descent that "
@@ -48,7 +52,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     ]
     return Finding(
         "slow_descent",
-        Severity.WARNING if evidence.own else Severity.INFO,
+        Severity.WARNING if evidence.own or scratch else Severity.INFO,
         0.6,
         Text("the loss falls slowly, along a straight line", "损失沿直线缓慢下降"),
         tuple(why),

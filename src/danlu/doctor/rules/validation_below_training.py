@@ -10,7 +10,7 @@ from danlu.doctor import evidence as names
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Chart, Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
-from danlu.doctor.series import SIGMA, Series
+from danlu.doctor.series import MEDIAN_ERROR, SIGMA, Series
 
 POINTS = 5
 BELOW = 0.05
@@ -28,7 +28,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     if len(late) < 3:
         raise NotEnoughData(f"fewer than 3 validations lie beside {name} in the second half of the run")
     gap = float(np.median(late))
-    error = 1.2533 * SIGMA * float(np.median(np.abs(late - gap))) / math.sqrt(len(late))
+    error = MEDIAN_ERROR * SIGMA * float(np.median(np.abs(late - gap))) / math.sqrt(len(late))
     if gap > -BELOW or -gap < SIGMAS * error:
         return None
     comparable = evidence.own and -gap >= FAR

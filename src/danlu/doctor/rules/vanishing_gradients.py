@@ -58,7 +58,7 @@ RULE = Rule(
     (names.GRADIENT,),
     f"exactly zero at {ZEROS} points at the end, or below {FACTOR:g} of the first tenth's median with over "
     f"{LEFT:.0%} of the first loss left",
-    "a definition; three decades are more than any decay of a norm in the public logs",
+    "a definition: with so little left of them, the loss cannot be what lowered them",
     "two medians",
     Severity.CRITICAL,
     check,
