@@ -47,6 +47,15 @@ def test_a_rule_is_a_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.M
     assert "one_more" not in [rule.id for rule in all_rules()]
 
 
+def test_a_mistake_in_a_rule_ends_nothing() -> None:
+    def broken(_: Evidence, __: dict[str, Finding]) -> None:
+        raise ZeroDivisionError("oh")
+
+    rules = [replace(all_rules()[0], check=broken), *all_rules()[1:]]
+    diagnosis = diagnose(evidence(), rules)
+    assert "please report it: ZeroDivisionError('oh')" in diagnosis.unjudged[rules[0].id] and diagnosis.silent
+
+
 def test_rules_declare_themselves() -> None:
     rules = all_rules()
     ids = [rule.id for rule in rules]

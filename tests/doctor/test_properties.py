@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.doctor import show
-from danlu.doctor.diagnose import diagnose
+from danlu.doctor.diagnose import FAILED, diagnose
 from danlu.doctor.evidence import GRADIENT, LOSS, MEANINGS, VALIDATION, Evidence
 from danlu.doctor.series import Series, runs, series, trailing_median
 
@@ -38,6 +38,7 @@ def signals(draw: st.DrawFn) -> dict[str, Series]:
 @given(signals(), st.lists(st.integers(0, 10**6), max_size=2), st.booleans())
 def test_any_series_is_judged_without_a_crash(found: dict[str, Series], resumes: list[int], own: bool) -> None:
     diagnosis = diagnose(Evidence(found, {"train.steps": 100, "train.optimizer.learning_rate": 1.0}, resumes, own))
+    assert not [reason for reason in diagnosis.unjudged.values() if FAILED in reason]
     for language in ("en", "zh"):
         assert "\n".join(show.lines(diagnosis, language, True))
     json.dumps(show.as_json(diagnosis, "x"))

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from danlu import recipe as recipes
 from danlu.cli import cli
 from danlu.doctor import show
 from danlu.doctor.diagnose import diagnose
 from danlu.doctor.evidence import LOSS
+from danlu.doctor.patch import changes, patched
 from danlu.errors import EXIT_FOUND, UserError
+from danlu.run_folder import RunFolder
+from danlu.watch.store import Recorder
 
 from .conftest import evidence, healthy
-from .test_rules import diverges, hot
+from .test_rules import CASES, diverges, hot
 
 from click.testing import CliRunner  # isort: skip
 
@@ -59,7 +64,7 @@ def test_silence_is_said_and_what_could_not_be_judged() -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ([1, 2, 3], "▁▅█"),
+        ([1, 2.2, 3], "▁▅█"),
         ([1, 1], "▁▁"),
         ([1, math.nan, 3], "▁×█"),
         ([math.inf], "×"),
@@ -109,6 +114,41 @@ def test_the_list_of_rules() -> None:
     assert done.exit_code == 0 and "overfitting " in done.output
     rules = json.loads(CliRunner().invoke(cli, ["doctor", "rules", "--json"]).output)
     assert {"rule", "threshold", "origin", "cost", "severity"} <= set(rules[0])
+
+
+def test_the_recipe_that_the_findings_ask_for(tmp_path: Path) -> None:
+    sections = {"model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}}
+    recipe = recipes.parse({"name": "first", **sections, "train": {"steps": 600, "optimizer": {"learning_rate": 1.0}}})
+    run = RunFolder.create(recipe, tmp_path / "first")
+    at, values = healthy()
+    diverges(values, at, np.random.default_rng(1))
+    with Recorder.open(run.metrics) as recorder:
+        recorder.start_segment(1, {})
+        for index, step in enumerate(at.tolist()):
+            recorder.scalars(step, {LOSS: values[LOSS][index]})
+    calmer = tmp_path / "calmer.yaml"
+    done = CliRunner().invoke(cli, ["doctor", "apply", str(run.path), "--to", str(calmer)])
+    assert done.exit_code == 0 and "train.optimizer.learning_rate: 0.33" in done.output
+    wanted = recipes.load(calmer)
+    assert wanted.name == "calmer" and wanted.train.optimizer.learning_rate == 0.33
+    assert wanted.model_copy(update={"name": "first", "train": recipe.train}) == recipe
+    again = CliRunner().invoke(cli, ["doctor", "apply", str(run.path), "--to", str(calmer)])
+    assert isinstance(again.exception, UserError) and "is there already" in str(again.exception)
+
+
+def test_nothing_to_apply(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to apply"):
+        patched(tmp_path / "recipe.yaml", changes(diagnose(evidence()).findings), "next")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case[0]}-{case[1].__name__}" for case in CASES])
+def test_every_change_makes_a_valid_recipe(tmp_path: Path, case: Any) -> None:
+    _, fault, _, settings = case
+    changed = changes(diagnose(evidence(fault, **settings)).findings)
+    path = tmp_path / "recipe.yaml"
+    path.write_text('{"name": "a", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}}')
+    if changed:
+        assert patched(path, changed, "b").name == "b"
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from danlu.cli.common import JSON, Verbs, print_json
+from danlu.cli.common import JSON, RUN, Verbs, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
 
 LANGUAGE = click.option(
@@ -39,6 +40,7 @@ def doctor_group() -> None:
     Examples:
       danlu doctor runs/quickstart
       danlu doctor log.csv learning_rate=3e-4 warmup_steps=100
+      danlu doctor apply runs/quickstart --to calmer.yaml
       danlu doctor rules
     """
 
@@ -70,6 +72,35 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
             click.echo(line)
     if diagnosis.worst is not None and diagnosis.worst >= Severity.WARNING:
         click.get_current_context().exit(EXIT_FOUND)
+
+
+@doctor_group.command(name="apply")
+@RUN
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="Recipe to write; the run's name becomes its stem.")
+def doctor_apply(run: Path, to: Path) -> None:
+    """Write the run's recipe with the changes that the findings ask for.
+
+    The run stays as it is; the recipe is for a new one.
+
+    \b
+    Example:
+      danlu doctor apply runs/quickstart --to calmer.yaml
+    """
+    from danlu import recipe as recipes
+    from danlu.doctor.diagnose import diagnose
+    from danlu.doctor.load import from_run
+    from danlu.doctor.patch import changes, patched
+    from danlu.files import write_text
+
+    folder = run_folder(run)
+    changed = changes(diagnose(from_run(folder)).findings)
+    recipe = patched(folder.recipe_file, changed, to.stem)
+    if to.exists():
+        raise UserError(f"{to}: is there already; give another name with --to")
+    write_text(to, recipes.dump(recipe))
+    for field, value in changed.items():
+        click.echo(f"{field}: {json.dumps(value)}")
+    click.echo(f"wrote {to}; train it with: danlu train {to}")
 
 
 @doctor_group.command(name="rules")

@@ -11,6 +11,8 @@ from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Finding, Severity
 from danlu.doctor.rule import Rule, all_rules
 
+FAILED = "a mistake in this rule; please report it"
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -39,6 +41,9 @@ def diagnose(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Diagnos
                 finding = rule.check(evidence, found)
         except NotEnoughData as missing:
             unjudged[rule.id] = str(missing)
+            continue
+        except (ArithmeticError, LookupError, ValueError, TypeError) as error:  # a mistake in a rule must not end a training run
+            unjudged[rule.id] = f"{FAILED}: {error!r}"
             continue
         if finding is None:
             silent.append(rule.id)

@@ -109,6 +109,8 @@ def sparkline(values: np.ndarray, columns: int = COLUMNS) -> str:
         return GAP * len(level)
     if finite.min() > 0 and finite.max() > 100 * finite.min():
         level, finite = np.log(level), np.log(finite)
+    largest = float(np.abs(finite).max()) or 1.0  # a difference of the largest numbers would overflow
+    level, finite = level / largest, finite / largest
     low, high = float(finite.min()), float(finite.max())
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((value - low) * scale)] if math.isfinite(value) else GAP for value in level.tolist())

@@ -1,0 +1,30 @@
+"""The recipe that the findings ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from danlu import recipe as recipes
+from danlu.doctor.finding import Finding, Severity
+from danlu.errors import UserError
+from danlu.recipe import Recipe
+
+
+def changes(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Fields and their new values of all findings of warning or above; where two disagree, the graver one's stands."""
+    result: dict[str, Any] = {}
+    for finding in findings:
+        if finding.severity >= Severity.WARNING:
+            result = {**finding.patch, **result}
+    return result
+
+
+def patched(recipe: Path, changed: dict[str, Any], name: str) -> Recipe:
+    """The recipe in the file with the changes, under another name. UserError: there is no change, or it does not fit."""
+    if not changed:
+        raise UserError(f"{recipe}: nothing to apply: no finding of warning or above comes with a change of the recipe")
+    overrides = [f"{field}={json.dumps(value)}" for field, value in changed.items()]
+    return recipes.load(recipe, [*overrides, f"name={json.dumps(name)}"])
