@@ -50,13 +50,19 @@ def open_run(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool)
     from danlu import engines
     from danlu.run_folder import RunFolder
 
+    settings, path = locate(recipe, overrides, root)
+    if trains:
+        engines.check(settings)
+    return settings, RunFolder.create(settings, path)
+
+
+def locate(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, Path]:
+    """The recipe and where its run folder is or will be; nothing is written."""
     settings = load(recipe, overrides)
     if root.exists() and not root.is_dir():
         raise UserError(f"{root}: is not a folder; name the folder of all runs with --runs")
-    if trains:
-        engines.check(settings)
     same = recipe.is_dir() and load(recipe, ()).name == settings.name
-    return settings, RunFolder.create(settings, recipe if same else root / settings.name)
+    return settings, recipe if same else root / settings.name
 
 
 def run_folder(path: Path) -> RunFolder:

@@ -52,11 +52,6 @@ class Sampling:
     seed: int
 
 
-def error_file(run: Path, rank: int) -> Path:
-    """Where one process of a layout leaves the error that ended it: JSON with message and exit_code."""
-    return run / "logs" / f"error-{rank}.json"
-
-
 class Engine(Protocol):
     """One model, its optimizer and its device, in one framework."""
 
@@ -72,6 +67,12 @@ class Engine(Protocol):
 
     def agree(self, flag: bool) -> bool:
         """Whether any process of the layout says so; all wait for all."""
+
+    def self_test(self) -> None:
+        """Try every group of the layout with known numbers. UserError: a wrong result, or no answer."""
+
+    def replicas_differ(self) -> list[str]:
+        """Which parameters differ between which ranks that replicate them; none, where all is well."""
 
     def initialise(self) -> None:
         """Draw the initial weights from the seed."""

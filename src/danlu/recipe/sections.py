@@ -228,6 +228,20 @@ class WatchSection(Section):
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )
+    hang_seconds: float = Field(
+        300,
+        ge=5,
+        description="Time without any progress on any rank after which a run of several processes is ended; ten times as "
+        "much for what happens for the first time since its start.",
+        json_schema_extra=RESUMABLE,
+    )
+    replica_check_every: int = Field(
+        100,
+        ge=0,
+        description="Steps between checks that replicated parameters are the same bits on all ranks; 0: at the start and "
+        "before checkpoints only.",
+        json_schema_extra=RESUMABLE,
+    )
 
 
 class CheckpointSection(Section):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from danlu import heartbeat
 from danlu.errors import RunStopped, UserError
 from danlu.files import sha256, sync, why, write_json
 
@@ -47,9 +48,11 @@ def save(folder: Path, step: int, write: Callable[[Path], dict[str, Any]], keep:
         partial.mkdir(parents=True)
         write_json(partial / STATE, {"step": step, **write(partial)})
         files = sorted(partial.iterdir())
+        sums = {}
         for file in files:
             sync(file)
-        sums = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+            sums[file.name] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
+            heartbeat.tick()
         write_json(partial / MANIFEST, {"files": sums})
         sync(partial)
         _delete(place)

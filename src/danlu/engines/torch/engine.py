@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from danlu import heartbeat
 from danlu.engines.base import Batch, Sampling, StepResult, StepSource
+from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
 from danlu.engines.torch.layout import Layout
@@ -59,6 +61,8 @@ class TorchEngine:
                 for stage in self.stages:
                     setattr(stage, "forward", torch.autocast(self._device.type, self.dtype)(stage.forward))  # noqa: B010
             self.pipeline = Pipeline(self.stages, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
+        for stage in self.stages:
+            stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
@@ -78,6 +82,14 @@ class TorchEngine:
     def agree(self, flag: bool) -> bool:
         """Whether any process of the layout says so."""
         return self.layout.any(flag)
+
+    def self_test(self) -> None:
+        """Every group of the layout, with known numbers."""
+        selftest.run(self.layout, self._device, self.pipeline.pair if self.pipeline else None)
+
+    def replicas_differ(self) -> list[str]:
+        """Parameters that are not the same bits on all ranks that replicate them."""
+        return replicas.differences(self.parameters, self.layout, self.pipeline.pair if self.pipeline else None)
 
     @torch.no_grad()
     def initialise(self) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from danlu import heartbeat
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.pieces import fill, gather, own_piece
 from danlu.errors import UserError
@@ -39,6 +40,7 @@ def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.d
     room = SHARD_BYTES
     for name, parameter in parameters.items():
         whole = gather(parameter.detach())
+        heartbeat.tick()
         if not layout.writes:
             continue
         size = whole.numel() * dtype.itemsize
