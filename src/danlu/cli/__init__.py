@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import doctor, models, recipes, trained, training
+from danlu.cli import doctor, launching, models, recipes, trained, training
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -33,6 +33,7 @@ for _verb in (
     training.run,
     training.prepare,
     training.train,
+    launching.launch,
     training.worker,
     trained.evaluate,
     trained.generate,

@@ -77,7 +77,7 @@ def train(
     """
     from danlu import engines, stages
     from danlu.launch import environment, joined
-    from danlu.launch.start import own_ranks, start
+    from danlu.launch.start import await_folder, own_ranks, start
     from danlu.run_folder import RunFolder
 
     machines = environment.nodes(nodes, node_rank, rendezvous)
@@ -91,6 +91,7 @@ def train(
         joined.train(rank, settings, path, lambda: RunFolder.create(settings, path), click.echo, sys.stdout)
         return
     if machines.rank > 0:  # the first machine makes the folder and all that concerns the run as a whole
+        await_folder(path)
         RunFolder.check(settings, path)
         start(settings, path, machines)
         return

@@ -14,6 +14,7 @@ from pathlib import Path
 from danlu.errors import DanluError, Interrupted, RunStopped
 from danlu.files import write_json
 
+AFTER = "and the others were stopped; run the same command to go on from the last checkpoint"
 LEADER_SECONDS = 20.0
 _LOST = re.compile(
     r"gloo/transport|connection (was )?(closed|reset|refused|lost)|broken pipe"
@@ -25,7 +26,7 @@ _LOST = re.compile(
 
 @dataclass(frozen=True)
 class Cause:
-    """The error that ended a rank: one line, and a traceback where it is not one of danlu's own."""
+    """The error that ended a rank: one line, and what is to be printed above it where it is not one of danlu's own."""
 
     rank: int
     message: str
@@ -86,5 +87,6 @@ def told(logs: Path, rank: int) -> Iterator[None]:
     except Exception as error:
         said = " ".join(str(error).split()) or "no message"
         text = f"{type(error).__name__}: {said}"
-        leave(logs, Cause(rank, text, 1, time.time_ns(), traceback.format_exc(), bool(_LOST.search(text))))
+        line = f"rank {rank} failed ({text}), {AFTER}"
+        leave(logs, Cause(rank, line, 1, time.time_ns(), traceback.format_exc(), bool(_LOST.search(text))))
         raise

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import danlu
 from danlu import engines, heartbeat
-from danlu.errors import Interrupted, RunStopped, UserError
+from danlu.errors import DanluError, Interrupted, RunStopped, UserError
 from danlu.launch import cause, environment
 from danlu.launch.environment import Place
 from danlu.launch.start import logs_of
-from danlu.launch.watchdog import Hang, Watchdog
+from danlu.launch.watchdog import Watchdog
 from danlu.recipe import Recipe
 
 
@@ -45,7 +45,7 @@ def begin(rank: Place, recipe: Recipe, data: str, run: Path, watches: bool) -> N
     logs = logs_of(run)
     heartbeat.start(logs, rank.rank, engines.in_flight)
     if watches and rank.rank == 0:
-        Watchdog(logs, range(1), recipe.watch.hang_seconds, functools.partial(_give_up, logs)).start()
+        Watchdog(logs, range(1), recipe.watch.hang_seconds, _give_up).start()
     identity = {
         "recipe": recipe.model_dump(mode="json"),
         "danlu": f"{danlu.__version__}, code {code_digest()}",
@@ -65,11 +65,10 @@ def code_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _give_up(logs: Path, hang: Hang) -> None:
+def _give_up(verdict: str) -> None:
     """The first rank ends itself, and with it the others, whose connection to it is gone."""
-    cause.leave(logs, cause.Cause(0, str(hang), hang.exit_code, time.time_ns()))
-    print(f"danlu: {hang}", file=sys.stderr, flush=True)
-    os._exit(hang.exit_code)
+    print(f"danlu: {verdict}", file=sys.stderr, flush=True)
+    os._exit(DanluError.exit_code)
 
 
 def _end_with(parent: int) -> None:

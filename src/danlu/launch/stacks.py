@@ -9,6 +9,21 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function
 _NOT_MEANT = ("danlu/heartbeat.py",)
 _WRAPPERS = ("wrapper", "inner", "decorate_context")
 _SHOWN = 12
+_NAMES = {
+    "all_reduce": "an all-reduce",
+    "all_gather_into_tensor": "an all-gather",
+    "all_gather_single": "an all-gather",
+    "all_gather_object": "an all-gather",
+    "reduce_scatter_tensor": "a reduce-scatter",
+    "reduce_scatter_single": "a reduce-scatter",
+    "foreach_all_gather": "an all-gather of parameters",
+    "wait_for_unshard": "an all-gather of parameters",
+    "foreach_reduce": "a reduction of gradients",
+    "barrier": "a barrier",
+    "_wait_batch_p2p": "a send or receive of the pipeline",
+    "wait_tensor": "a collective of tensor parallelism",
+}
+"""What a function of torch's is called by people; others go by their own name."""
 
 
 class Frame(NamedTuple):
@@ -43,7 +58,7 @@ def standing(dump: str, in_flight: list[str]) -> Standing:
     main = threads[-1] if threads else []
     for frames in [main, *threads]:
         if (collective := _collective(frames)) is not None:
-            if collective == "wait_tensor" and in_flight:
+            if collective == _NAMES["wait_tensor"] and in_flight:
                 collective = in_flight[-1]
             return Standing(collective, _own(frames) or collective, frames)
     if in_flight:
@@ -71,7 +86,7 @@ def _collective(frames: list[Frame]) -> str | None:
             break
         elif name is None and not re.search(r"torch/(_ops|_library|autograd)", frame.file):
             return None
-    return name
+    return name and _NAMES.get(name, name)
 
 
 def _own(frames: list[Frame]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 from danlu import engines
@@ -11,6 +12,9 @@ from danlu.heartbeat import beat_file
 from danlu.launch.environment import Nodes
 from danlu.launch.watchdog import watching
 from danlu.recipe import Recipe
+
+
+FOLDER_SECONDS = 600
 
 
 def logs_of(run: Path) -> Path:
@@ -46,10 +50,22 @@ def own_ranks(recipe: Recipe, nodes: Nodes) -> range:
     return range(nodes.rank * each, (nodes.rank + 1) * each)
 
 
+def await_folder(run: Path, seconds: float = FOLDER_SECONDS) -> None:
+    """Wait for the first machine to make the run's folder. UserError: it does not, or this machine does not see it."""
+    until = time.monotonic() + seconds
+    while not (run / "recipe.yaml").is_file():
+        if time.monotonic() > until:
+            raise UserError(
+                f"{run}: the first machine (--node-rank 0) has made no run folder there within {seconds:g} seconds; start it too, "
+                "and put the runs on a file system that all machines share"
+            )
+        time.sleep(0.2)
+
+
 def start(recipe: Recipe, run: Path, nodes: Nodes) -> None:
     """Train a run whose data is prepared, in this machine's processes of its layout.
 
-    DanluError: what ended the rank that failed first, here or on another machine. Hang: the ranks got stuck.
+    DanluError: what ended the rank that failed first, here or on another machine, or that they got stuck.
     """
     own = own_ranks(recipe, nodes)
     if nodes.rank == 0:

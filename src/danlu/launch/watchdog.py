@@ -16,6 +16,7 @@ from danlu import heartbeat
 from danlu.errors import DanluError
 from danlu.heartbeat import Beat
 from danlu.launch import cause
+from danlu.launch.cause import Cause
 from danlu.launch.stacks import Standing, shown, standing
 
 FIRST_TIMES = 10
@@ -28,18 +29,14 @@ REPORT = "hang.txt"
 AGAIN = "run the same command to go on from the last checkpoint"
 
 
-class Hang(DanluError):
-    """Nothing got on any more; the message says which rank is at fault, and where the others wait for it."""
-
-
 class Watchdog:
     """A thread that watches the ranks of a run.
 
-    On a hang the ranks of all machines say where they stand; ``end`` is called with the verdict, and then those of this machine
-    are killed.
+    On a hang the ranks of all machines say where they stand; the verdict is left as the cause of the end, and those of this
+    machine are killed. In one of the ranks ``end`` is called, before the kill, since it cannot kill itself.
     """
 
-    def __init__(self, logs: Path, own: range, hang_seconds: float, end: Callable[[Hang], None]) -> None:
+    def __init__(self, logs: Path, own: range, hang_seconds: float, end: Callable[[str], None] | None = None) -> None:
         """``own``: the ranks of this machine; before all of them have given a sign, others' may be of a start before."""
         self.logs, self.own, self.hang_seconds, self.end = logs, own, hang_seconds, end
         self.stopped = threading.Event()
@@ -70,7 +67,10 @@ class Watchdog:
             working = [beat for beat in beats if beat.doing != heartbeat.DONE]
             patience = self.hang_seconds * (FIRST_TIMES if any(beat.first for beat in working) else 1)
             if failed is None and working and now - moved > patience:
-                self.end(self._verdict(working, now - moved))
+                verdict = self._verdict(working, now - moved)
+                cause.leave(self.logs, Cause(self.own[0], verdict, DanluError.exit_code, when=0))
+                if self.end is not None:
+                    self.end(verdict)
                 self._kill(beats)
                 return
 
@@ -80,7 +80,8 @@ class Watchdog:
             return True
         return any(beat.doing != heartbeat.DONE and not _alive(beat.pid) for beat in beats if _here(beat))
 
-    def _verdict(self, beats: list[Beat], seconds: float) -> Hang:
+    def _verdict(self, beats: list[Beat], seconds: float) -> str:
+        """Which rank is at fault, and where the others wait for it."""
         places = self._ask(beats)
         report = self.logs / REPORT
         lines = [f"No progress for {seconds:.0f} seconds. Where each rank stands:"]
@@ -90,7 +91,7 @@ class Watchdog:
             lines += [f"rank {beat.rank} ({beat.host}, process {beat.pid}), {beat.doing}: {where}", *shown(place)]
         with suppress(OSError):
             report.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return Hang(f"no progress for {seconds:.0f} seconds: {_blame(beats, places)}; stacks of all ranks: {report}; {AGAIN}")
+        return f"no progress for {seconds:.0f} seconds: {_blame(beats, places)}; stacks of all ranks: {report}; {AGAIN}"
 
     def _ask(self, beats: list[Beat]) -> dict[int, Standing]:
         """Have every rank leave its stacks, those that cannot run Python by a signal."""
@@ -159,18 +160,10 @@ def _alive(pid: int) -> bool:
 
 @contextmanager
 def watching(logs: Path, own: range, hang_seconds: float) -> Iterator[None]:
-    """Watch the ranks that are started inside; those of this machine are ``own``.
-
-    Hang, in place of whatever else ends it: they got stuck and were killed.
-    """
-    verdicts: list[Hang] = []
-    watchdog = Watchdog(logs, own, hang_seconds, verdicts.append)
+    """Watch the ranks that are started inside; those of this machine are ``own``. A hang is left as the cause of their end."""
+    watchdog = Watchdog(logs, own, hang_seconds)
     watchdog.start()
     try:
         yield
-    except Exception:
-        if verdicts:
-            raise verdicts[0] from None
-        raise
     finally:
         watchdog.stop()

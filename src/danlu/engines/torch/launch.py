@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -16,7 +17,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from danlu.engines.torch.in_flight import FLIGHT_RECORDER
 from danlu.errors import DanluError, Interrupted
 from danlu.launch import cause
-from danlu.launch.cause import Cause
+from danlu.launch.cause import AFTER, Cause
 from danlu.launch.environment import Nodes
 
 TAIL_LINES = 30
@@ -24,7 +25,6 @@ ELSEWHERE_SECONDS = 3.0
 """How long to wait for the word of another machine, when the ranks here only lost their connection."""
 MEET_SECONDS = 1800
 """How long machines wait for each other; the first one prepares the data meanwhile, if that is still to be done."""
-NEXT = "and the others were stopped; run the same command to go on from the last checkpoint"
 
 
 def launch(run: Path, logs: Path, place: Path, own: range, nodes: Nodes) -> None:
@@ -60,6 +60,10 @@ def launch(run: Path, logs: Path, place: Path, own: range, nodes: Nodes) -> None
         elastic_launch(config, sys.executable)("-m", "danlu", "worker", str(run))
     except ChildFailedError as failed:
         raise _explained(failed, logs, place) from None
+    except DistError as error:
+        why = " ".join(str(error).split())[:200]
+        text = f"machines {nodes.count}, this is {nodes.rank}: they did not meet at {nodes.rendezvous} ({why})"
+        raise DanluError(f"{text}; start all of them, and name the first one and a free port there") from None
     except SignalException:
         stopped = Interrupted("stopped; run the same command to go on from the last checkpoint")
         told = cause.found(logs)
@@ -82,21 +86,18 @@ def _explained(failed: ChildFailedError, logs: Path, place: Path) -> DanluError:
     if not causes:
         return DanluError(f"the ranks were stopped from outside; see {logs}")
     first = causes[0]
-    if not first.traceback:
-        return first.error
-    print(first.traceback.rstrip(), file=sys.stderr)
-    return DanluError(f"rank {first.rank} failed ({first.message}), {NEXT}")
+    if first.traceback:
+        print(first.traceback.rstrip(), file=sys.stderr)
+    return first.error
 
 
 def _without_a_word(rank: int, failure: ProcessFailure, place: Path) -> Cause:
     """A rank that was killed, or ended outside of Python; with its last lines in place of a traceback."""
     output = sorted(place.glob(f"**/{failure.local_rank}/stderr.log"))
     lines = output[-1].read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:] if output else []
-    if lines:
-        print("\n".join(lines), file=sys.stderr)
     code = failure.exitcode
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code} and no error"
     if code == -9:
         how += " (as the kernel does when memory runs out)"
-    when = time.time_ns() if code == -6 else 0  # an abort may follow from another rank's end, all else comes before it
-    return Cause(rank, f"rank {rank} {how}, {NEXT}", 1, when)
+    when = time.time_ns() if code == -6 else 1  # an abort may follow from another rank's end, all else comes before it
+    return Cause(rank, f"rank {rank} {how}, {AFTER}", 1, when, "\n".join(lines))
