@@ -175,6 +175,7 @@ def _directive(path: Path) -> str:
 
 def _yaml(tree: dict[str, Any]) -> str:
     yaml, stream = YAML(), io.StringIO()
+    yaml.representer.ignore_aliases = lambda _: True  # an anchor is no help to who edits the file
     yaml.width, yaml.default_flow_style = 1000, False
     yaml.dump(tree, stream)
     return stream.getvalue()

@@ -13,7 +13,6 @@ from danlu.launch.environment import Nodes
 from danlu.launch.watchdog import watching
 from danlu.recipe import Recipe
 
-
 FOLDER_SECONDS = 600
 
 
@@ -56,7 +55,7 @@ def await_folder(run: Path, seconds: float = FOLDER_SECONDS) -> None:
     while not (run / "recipe.yaml").is_file():
         if time.monotonic() > until:
             raise UserError(
-                f"{run}: the first machine (--node-rank 0) has made no run folder there within {seconds:g} seconds; start it too, "
+                f"{run}: the first machine (--node-rank 0) made no run folder there within {seconds:g} seconds; start it too, "
                 "and put the runs on a file system that all machines share"
             )
         time.sleep(0.2)

@@ -21,6 +21,8 @@ from danlu.launch.cause import AFTER, Cause
 from danlu.launch.environment import Nodes
 
 TAIL_LINES = 30
+SAVE_SECONDS = 180
+"""How long ranks may take to save after somebody has stopped the run; where one has failed, the watchdog is quicker."""
 ELSEWHERE_SECONDS = 3.0
 """How long to wait for the word of another machine, when the ranks here only lost their connection."""
 MEET_SECONDS = 1800
@@ -49,6 +51,7 @@ def launch(run: Path, logs: Path, place: Path, own: range, nodes: Nodes) -> None
         run_id=run.name,
         rdzv_configs={"rank": nodes.rank, "timeout": MEET_SECONDS},
         max_restarts=0,
+        shutdown_timeout=SAVE_SECONDS,
         logs_specs=DefaultLogsSpecs(
             log_dir=str(place),
             redirects={local: Std.ALL if rank else Std.ERR for local, rank in enumerate(own)},
