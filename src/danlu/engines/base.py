@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Whether any process of the layout says so; all wait for all."""
 
     def self_test(self) -> None:
-        """Try every group of the layout with known numbers. UserError: a wrong result, or no answer."""
+        """Try every group of the layout with known numbers. DanluError: a wrong result, or no answer."""
 
     def replicas_differ(self) -> list[str]:
         """Which parameters differ between which ranks that replicate them; none, where all is well."""

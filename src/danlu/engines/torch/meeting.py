@@ -52,28 +52,28 @@ class Meeting:
         ``file`` is where the first rank leaves a number that the others must see. UserError, on every rank: some have not come,
         or differ, and in what.
         """
-        mine = {**identity, "run folder": self._see(file)}
-        self.store.set(f"here/{self.rank}", json.dumps(mine))
+        seen = self._see(file)
+        self.store.set(f"here/{self.rank}", json.dumps({"sees": seen, "folder": str(file.parent.parent), **identity}))
         if self.rank == 0:
             self.store.set("verdict", self._compare())
         self.store.wait(["verdict"], timedelta(seconds=2 * COME_SECONDS))
         if verdict := self.store.get("verdict").decode():
             raise UserError(verdict)
 
-    def _see(self, file: Path) -> str:
+    def _see(self, file: Path) -> bool:
         """Whether this rank's run folder is the first rank's."""
         if self.rank == 0:
             number = secrets.token_hex(8)
             file.write_text(number, encoding="utf-8")
             self.store.set("number", number)
-            return "shared"
+            return True
         self.store.wait(["number"], timedelta(seconds=COME_SECONDS))
         wanted, until = self.store.get("number").decode(), time.monotonic() + SHARED_SECONDS
         while time.monotonic() < until:
             if file.is_file() and file.read_text(encoding="utf-8") == wanted:
-                return "shared"
+                return True
             time.sleep(0.1)
-        return f"{file.parent.parent} is not that of the first rank; put the runs on a file system that all machines share"
+        return False
 
     def _compare(self) -> str:
         """Nothing, or what is wrong."""
@@ -83,6 +83,12 @@ class Meeting:
                 here[rank] = json.loads(self.store.get(f"here/{rank}"))
         if missing := [str(rank) for rank in range(self.processes) if rank not in here]:
             return f"{_ranks(missing)} did not come within {COME_SECONDS} seconds; see what they printed, or their machines"
+        if blind := [str(rank) for rank in here if not here[rank]["sees"]]:
+            folder = here[int(blind[0])]["folder"]
+            return (
+                f"{_ranks(blind)}: {folder} is another folder there than on the first rank; put the runs on a file system that "
+                "all machines share, or give the path of the same folder"
+            )
         return "; ".join(_differences(here))
 
     def _comes(self, key: str, until: float) -> bool:
@@ -95,7 +101,7 @@ class Meeting:
 
 def _differences(here: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     """What is not the same on all ranks, one sentence each."""
-    for name in here[0]:
+    for name in here[0].keys() - {"sees", "folder"}:
         values = {rank: dict(_flat(name, identity[name])) for rank, identity in here.items()}
         fields = sorted({field for each in values.values() for field in each})
         different = [field for field in fields if len({each.get(field) for each in values.values()}) > 1]

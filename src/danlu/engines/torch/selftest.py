@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store, _get_default_store
 
 from danlu.engines.torch.layout import Layout
-from danlu.errors import UserError
+from danlu.errors import DanluError
 
 SECONDS = 120.0
 """How long an operation may take: the first one of a group opens its connections."""
@@ -34,7 +34,7 @@ def groups(layout: Layout, pair: dist.ProcessGroup | None) -> dict[str, dist.Pro
 def run(layout: Layout, device: torch.device, pair: dist.ProcessGroup | None = None, seconds: float = SECONDS) -> None:
     """All-reduce, all-gather and reduce-scatter in every group, and messages between pipeline neighbours.
 
-    UserError: a wrong result, or no answer in time; with the group, its ranks and the operation.
+    DanluError: a wrong result, or no answer in time; with the group, its ranks and the operation.
     """
     for name, group in groups(layout, pair).items():
         ranks = dist.get_process_group_ranks(group)
@@ -115,6 +115,6 @@ class _Trial:
             at = int(wrong[0])
             raise self._error(operation, f"wrong result at {at}: {got[at].item():g}, not {wanted[at].item():g}")
 
-    def _error(self, operation: str, text: str) -> UserError:
+    def _error(self, operation: str, text: str) -> DanluError:
         ranks = ", ".join(map(str, self.ranks))
-        return UserError(f"self-test of group {self.name} (ranks {ranks}), {operation} on rank {dist.get_rank()}: {text}")
+        return DanluError(f"self-test of group {self.name} (ranks {ranks}), {operation} on rank {dist.get_rank()}: {text}")
