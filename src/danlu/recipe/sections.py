@@ -229,7 +229,7 @@ class WatchSection(Section):
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )
     hang_seconds: float = Field(
-        300,
+        300.0,
         ge=5,
         description="Time without any progress on any rank after which a run of several processes is ended; ten times as "
         "much for what happens for the first time since its start.",

@@ -102,5 +102,6 @@ def _without_a_word(rank: int, failure: ProcessFailure, place: Path) -> Cause:
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code} and no error"
     if code == -9:
         how += " (as the kernel does when memory runs out)"
+        lines = []  # it had no time to say why
     when = time.time_ns() if code == -6 else 1  # an abort may follow from another rank's end, all else comes before it
     return Cause(rank, f"rank {rank} {how}, {AFTER}", 1, when, "\n".join(lines))
