@@ -1,1 +1,1 @@
-"""Memory, time and layout of a training before any device is paid for. No framework is imported here."""
+"""Memory, time and layout of a run, predicted before any device is paid for. No framework."""
