@@ -61,10 +61,12 @@ def _tensors(job: Job) -> _Tensors:
     projections = query + 2 * (query if engine.repeats_kv else kv)
     if engine.keeps_qkv:
         projections = (query + 2 * kv) + query + (query if engine.repeats_kv else kv)
-    attention = query * (2 if engine.copies_output and job.micro_batch > 1 else 1)
+    attention = w * tokens * query * (2 if engine.copies_output and job.micro_batch > 1 else 1)
+    if engine.flash_attention:
+        attention += tokens * one.heads / t * 4  # FP32 log of the softmax's denominator
     # A matrix product with frozen weights keeps no input; of a frozen norm's and of the MLP's tensors less is kept, too.
     trained = job.lora is None or job.lora.everywhere
-    norm_input = engine.norm_input if one.gated_mlp else w
+    norm_input = max(engine.norm_input, engine.residual, 4 if w == 4 else 0) if one.gated_mlp else w
     norm_extra = (engine.norm_extra if one.gated_mlp else 0) if job.lora is None else 0
     outputs = 2 * w if trained else w
     if job.lora is not None and job.lora.dropout:
@@ -78,7 +80,7 @@ def _tensors(job: Job) -> _Tensors:
         masks=residual * 2 * mask,
         projections=w * tokens * projections,
         scores=scores,
-        attention=w * tokens * attention,
+        attention=attention,
         mlp=w * tokens * ffn * mlp,
     )
 
@@ -87,7 +89,7 @@ def _kept(job: Job, tensors: _Tensors) -> float:
     """What stays of them under the job's recompute mode."""
     one, w, t, tokens = job.dimensions, job.width, job.tensor, job.tokens
     if job.recompute == "full":
-        return w * tokens * one.hidden / (t if job.sequence_parallel and job.engine.splits_checkpoint else 1)
+        return job.residual_bytes * (t if job.sequence_parallel and not job.engine.splits_checkpoint else 1)
     kind = job.engine.selective
     if kind == "scores":
         return tensors.total - tensors.scores
@@ -96,5 +98,5 @@ def _kept(job: Job, tensors: _Tensors) -> float:
     gates = 2 if one.gated_mlp else 1
     if kind == "alternate":  # of q, k, v, o, gate, up, down every second one from q on; what the collectives return stays, too
         collected = 2 * residual if t > 1 else 0.0
-        return w * (residual + collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
-    return w * (residual + tokens * (query + 2 * kv + gates * ffn) + 2 * residual + tokens * query)
+        return job.residual_bytes + w * (collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
+    return job.residual_bytes + w * (tokens * (query + 2 * kv + gates * ffn) + 2 * residual + tokens * query)

@@ -1,4 +1,8 @@
-"""How a training software implements a step, as far as memory and time depend on it. Facts of its code, nothing fitted."""
+"""How a training software implements a step, as far as memory and time depend on it.
+
+Facts of its code, with two exceptions that are read off published rows: `gathered` of nanotron (0, 1/2 and 1 were tried), and
+that Megatron of 2021 sent whole activations between pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ class Engine:
     """The scores are never stored; otherwise they, the softmax's output and the dropout's are."""
     dropout: bool = False
     """Masks of one byte after attention, after the MLP and on the scores."""
+    residual: int = 0
+    """Bytes of a hidden state between layers; 0: as wide as any activation. FP32 where autocast leaves sums in FP32."""
     norm_input: int = 4
     """Width in which a norm keeps its input; 4 where it is cast to FP32 first."""
     norm_extra: int = 0
@@ -65,8 +71,9 @@ class Engine:
     """ZeRO 1 and 2 reduce-scatter gradients; otherwise they all-reduce."""
     gathers_per_layer: int = 1
     """Collectives a layer in which ZeRO's ranks get their updated weights back."""
-    regathers: bool = False
-    """Sequence-parallel inputs are gathered once more in the backward pass."""
+    overlaps_tensor: bool = False
+    """Half of the backward pass's tensor-parallel communication, that of the column-split matrices, runs beside the products
+    that make the gradients of their weights."""
     split: str = "balanced"
     """Layers over pipeline stages: "even", "balanced" (the head counted by its parameters) or "ends" (embedding and head count
     as one layer each)."""
@@ -78,7 +85,7 @@ class Engine:
     """The memory that its benchmarks print is that of the first device, not the largest."""
 
 
-DANLU = Engine("danlu", repeats_kv=True, half_copy=True, logits=())
+DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, half_copy=True, logits=())
 MEGATRON = Engine(
     "megatron",
     flash_attention=False,
@@ -94,7 +101,6 @@ MEGATRON = Engine(
     fully_sharded=False,
     overlaps_gradients=False,
     bucket=float("inf"),
-    regathers=True,
     split="even",
     scatters_pipeline=True,
     gradient_width_sent=2,
@@ -123,7 +129,7 @@ NANOTRON = Engine(
     fully_sharded=False,
     scatters_gradients=False,
     gathers_per_layer=6,
-    regathers=True,
+    overlaps_tensor=True,
     split="cumulative",
     reports_first_stage=True,
 )
@@ -142,4 +148,4 @@ def engine(name: str) -> Engine:
 
 def compiled(one: Engine) -> Engine:
     """The same after compilation: norms, rotation and activation are single kernels that recompute what is cheap."""
-    return replace(one, fused=True, norm_extra=0, norm_input=2, mlp_tensors=3)
+    return replace(one, fused=True, norm_extra=0, norm_input=one.residual or 2, mlp_tensors=3)

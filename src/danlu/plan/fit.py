@@ -1,7 +1,7 @@
 """Fit the efficiency constants to published rows: `python -m danlu.plan.fit FOLDER [--check] [--write]`.
 
 Few constants, each with a physical meaning and a prior that stands for what is known without the rows (vendor and library
-benchmarks). The loss is the Huber loss of log(planned / measured) plus the distance from the priors; it is minimised by trying
+benchmarks). The loss is the Cauchy loss of log(planned / measured) plus the distance from the priors; it is minimised by trying
 factors up and down, one constant at a time. `--check` fits without one source, or without every fourth row, and scores what was
 left out: what to expect of rows that nobody has seen.
 """
@@ -38,8 +38,8 @@ PRIOR_SIGMA = {
     "host": 0.5,
 }
 """How far a constant may plausibly be from its prior, as the standard deviation of its logarithm."""
-HUBER = 0.15
-"""Errors beyond this weigh linearly, so that one odd row does not bend the constants."""
+SCALE = 0.15
+"""Errors well beyond this hardly pull: such a row tells of something else than the constants."""
 
 
 def error(run: Run, rates: Rates) -> float:
@@ -65,15 +65,14 @@ def fit(runs: Sequence[Run], prior: Rates) -> Rates:
 
 
 def loss(runs: Sequence[Run], rates: Rates, prior: Rates) -> float:
-    """Sum of the rows' Huber losses in units of a 5 % error, and of the squared distances from the prior."""
-    misfit = sum(_huber(error(run, rates)) for run in runs) / 0.05**2
+    """Sum of the rows' Cauchy losses in units of a 5 % error, and of the squared distances from the prior."""
+    misfit = sum(_cauchy(error(run, rates)) for run in runs) / 0.05**2
     distances = ((math.log(getattr(rates, name) / getattr(prior, name)) / sigma) ** 2 for name, sigma in PRIOR_SIGMA.items())
     return misfit + sum(distances) / 2
 
 
-def _huber(value: float) -> float:
-    size = abs(value)
-    return size * size / 2 if size < HUBER else HUBER * (size - HUBER / 2)
+def _cauchy(value: float) -> float:
+    return SCALE**2 / 2 * math.log1p((value / SCALE) ** 2)
 
 
 def residuals(runs: Sequence[Run], rates: Rates) -> dict[str, float]:

@@ -217,6 +217,12 @@ class Job:
         """Bytes of an activation."""
         return WIDTH[self.precision]
 
+    @property
+    def residual_bytes(self) -> float:
+        """Bytes of one hidden state between layers on one device."""
+        width = max(self.width, self.engine.residual)
+        return self.tokens * self.dimensions.hidden * width / (self.tensor if self.sequence_parallel else 1)
+
     @cached_property
     def chunks(self) -> tuple[int, ...]:
         """Layers of every pipeline chunk in model order."""

@@ -97,9 +97,8 @@ class _Shared:
 
 def memory(job: Job, hardware: Hardware, reserved: float | None = None) -> Memory:
     """Predict every stage. What a job needs is the same on all devices; `reserved` replaces the engine's allocator constant."""
-    residual = job.tokens * job.dimensions.hidden * job.width / (job.tensor if job.sequence_parallel else 1)
     reserved = reserved or allocator(job.engine_name, job.compile)
-    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), residual, reserved)
+    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved)
     parameters = zip(weight_parameters(job), trainable_parameters(job), strict=True)
     return Memory(tuple(_stage(shared, rank, *counts) for rank, counts in enumerate(parameters)))
 

@@ -15,6 +15,8 @@ from danlu.plan.order import problem, splits_backward
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
 from danlu.plan.schedule import Cost, seconds
 
+SKEW_NODES = 64
+"""Waiting for the slowest node is not assumed to grow beyond the largest number of nodes that it was fitted on."""
 WEIGHT_SHARE = 0.5
 """Of a backward pass: the gradients of the weights, which zero-bubble schedules put off."""
 OVERLAP_SLOWDOWN = 0.126
@@ -68,7 +70,7 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     data = _data(job, hardware, rate, layer_forward, layer_backward)
     optimizer = _optimizer(job, hardware, rate)
     offload = _offload(job, hardware)
-    nodes = ceil(job.devices / hardware.devices_per_node)
+    nodes = min(ceil(job.devices / hardware.devices_per_node), SKEW_NODES)
     total = piped + data + optimizer + offload + rate.skew * (nodes - 1)
     one = job.dimensions
     matrices = one.layers * (one.attention_parameters + one.mlp_parameters) + one.table
@@ -116,8 +118,9 @@ def _stages(job: Job, hardware: Hardware, rate: Rates) -> tuple[list[float], lis
     context = _context_exchange(job, hardware, rate, layer.attention)
     forward = layer.forward + exchange + context
     again = _recomputed(job, layer.forward, layer.linear, layer.attention, layer.elementwise, exchange + context)
-    regather = exchange / 4 if job.sequence_parallel and job.engine.regathers else 0.0
-    backward = layer.backward + exchange + regather + 2 * context + again
+    beside = OVERLAP_SLOWDOWN if job.engine.overlaps_tensor else 1.0
+    exchange_backward = exchange / 2 * (1 + beside)
+    backward = layer.backward + exchange_backward + 2 * context + again
     head, head_backward = head_seconds(job, hardware, rate)
     table = move_seconds(3 * job.tokens * job.dimensions.hidden * job.width, hardware, rate, 2)
     adds = job.engine.accumulation if job.micro_batches > 1 and job.zero_stage < 3 else 0
@@ -131,7 +134,7 @@ def _stages(job: Job, hardware: Hardware, rate: Rates) -> tuple[list[float], lis
         b += move_seconds(adds * trained, hardware, rate)
         forwards.append(f)
         backwards.append(b)
-    tensor = max(map(sum, job.stages)) * (2 * exchange + 3 * context)
+    tensor = max(map(sum, job.stages)) * (exchange + exchange_backward + 3 * context)
     return forwards, backwards, tensor, forward, backward
 
 
