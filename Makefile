@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JSON ?=
+ROWS ?=
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -30,6 +31,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 
 benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)
+
+planner-score: .venv/quickstart.done  ## the planner beside published runs in ROWS=folder (or DANLU_PLANNER_ROWS); JSON=FILE keeps the figures
+	$(BIN)/python -m danlu.plan.score $(ROWS) $(WRITE)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

@@ -108,8 +108,8 @@ class Lora:
     """All linear layers have an adapter, not only queries, keys and values."""
     dropout: bool = True
     """The adapters' input passes a dropout."""
-    base_bits: int = 16
-    """Width of the frozen weights; 4 and 8 are quantised bases (Dettmers et al. 2023)."""
+    base_bits: float = 16
+    """Width of the frozen linear weights, scales included; below 16 they are quantised (Dettmers et al. 2023)."""
 
 
 @dataclass(frozen=True)

@@ -159,13 +159,13 @@ def _loss_bytes(job: Job) -> float:
 
 
 def _frozen_bytes(job: Job, rank: int, held: float) -> float:
-    """Base weights under adapters: the linear layers in their own width, the embeddings and norms in 16 bit."""
+    """Base weights under adapters: the matrices in their own width, embedding and norms in 16 bit."""
     assert job.lora is not None
     one = job.dimensions
     matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
-    bits = job.lora.base_bits
-    scales = 4 / 64 if bits == 4 else 0.0  # an FP32 maximum for every 64 values (Dettmers et al. 2023)
-    return matrices * (bits / 8 + scales) + (held - matrices) * job.width
+    if rank == job.pipeline - 1 and not one.tied_embeddings:
+        matrices += one.table / job.tensor
+    return matrices * job.lora.base_bits / 8 + (held - matrices) * job.width
 
 
 def _communication(job: Job, width: StateWidths, held: float, trained: float, layers: int) -> float:

@@ -138,7 +138,8 @@ def _job(row: dict[str, str]) -> Job:
         heads=heads,
         kv_heads=_integer(row, "kv_heads", heads),
         vocab=_integer(row, "vocab"),
-        head_size=_integer(row, "head_size", hidden // heads),
+        # The tables have no column for it, and Gemma's heads are wider than its hidden state divided by them.
+        head_size=_integer(row, "head_size", 256 if "gemma" in row.get("model_name", "").lower() else hidden // heads),
         tied_embeddings=_flag(row, "tied_embeddings", False),
         gated_mlp=gated,
         positions=_integer(row, "sequence") if not gated and engine_name.startswith("megatron") else 0,
@@ -197,12 +198,13 @@ def _optimizer(notes: str) -> str:
 def _lora(notes: str, word: str, one: Dimensions) -> Lora | None:
     if "lora" not in notes and "adapter" not in notes:
         return None
-    bits = 16
+    bits = 16.0
     if re.search(r"nf4|fp4|4[- ]?bit|qlora", notes + word):
-        bits = 4
+        # An FP32 maximum for every 64 values; double quantisation makes it 8 bit, with one more for 256 of those (Dettmers 2023).
+        bits = 4 + (8 / 64 + 32 / 64 / 256 if re.search(r"dq|double", notes + word) else 32 / 64)
     elif re.search(r"int8|8[- ]?bit", notes + word):
-        bits = 8
-    everywhere = bool(re.search(r"(all|every) (linear|layers|matri)|mlp|projection", notes))
+        bits = 8.0
+    everywhere = bool(re.search(r"(all|every) (linear|layers|matri)|mlp|adapter[ _-]?v2", notes))
     if stated := re.search(r"([\d,]{5,}) trainable", notes):
         return Lora(int(stated[1].replace(",", "")) // one.layers, everywhere, base_bits=bits)
     rank = int(found[1]) if (found := re.search(r"rank (\d+)", notes)) else 8

@@ -138,7 +138,7 @@ def print_table(scored: list[Scored], rows: Rows, figures: dict[str, Any]) -> No
         print(f"skipped {identity}: {why}")
     print()
     for name, value in figures.items():
-        print(f"{name:<24}{value if isinstance(value, int) or value is None else format(value, '.4f')}")
+        print(f"{name:<40}{value if isinstance(value, int) or value is None else format(value, '.4f')}")
 
 
 def _summary(errors: list[float], rows: int, width: int) -> str:

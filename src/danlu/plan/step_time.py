@@ -123,7 +123,7 @@ def _stages(job: Job, hardware: Hardware, rate: Rates) -> tuple[list[float], lis
     backward = layer.backward + exchange_backward + 2 * context + again
     head, head_backward = head_seconds(job, hardware, rate)
     table = move_seconds(3 * job.tokens * job.dimensions.hidden * job.width, hardware, rate, 2)
-    adds = job.engine.accumulation if job.micro_batches > 1 and job.zero_stage < 3 else 0
+    adds = job.engine.accumulation if job.micro_batches > 1 else 0
     forwards, backwards = [], []
     for rank, (chunks, trained) in enumerate(zip(job.stages, trainable_parameters(job), strict=True)):
         f, b = sum(chunks) * forward, sum(chunks) * backward
