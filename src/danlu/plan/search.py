@@ -1,0 +1,153 @@
+"""The best plans of a training on so many devices: every layout and technique, memory first, then time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import floor, inf, log
+
+from danlu.plan.hardware import Hardware
+from danlu.plan.job import Job
+from danlu.plan.memory import Memory, memory
+from danlu.plan.request import OFFLOADS, Request
+from danlu.plan.space import layouts, techniques
+from danlu.plan.step_time import StepTime, step_time
+
+KEPT = 5
+"""Plans that are shown."""
+SAME = 1.01
+"""Step times that differ by less are equal, and the simpler plan is the better one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout with its prediction."""
+
+    job: Job
+    hardware: Hardware
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Of every stage."""
+        return memory(self.job, self.hardware)
+
+    @cached_property
+    def time(self) -> StepTime:
+        """Of an optimizer step."""
+        return step_time(self.job, self.hardware)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the safe bound of every stage is within the device, and what is offloaded within the host."""
+        return self.memory.fits(self.hardware) and self.host_memory <= self.hardware.host_memory
+
+    @cached_property
+    def host_memory(self) -> float:
+        """Bytes of offloaded states in host memory, for one device."""
+        if not self.job.offload.endswith("host"):
+            return 0.0
+        here = memory(self.job.with_(offload="none"), self.hardware).stages
+        return max(there.states - left.states for there, left in zip(here, self.memory.stages, strict=True))
+
+    def hours(self, request: Request) -> float:
+        """Of the whole training."""
+        return request.steps * self.time.seconds / 3600
+
+    def price(self, request: Request) -> float:
+        """US dollars of the whole training."""
+        return self.hours(request) * self.job.devices * self.hardware.price
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found, best first, and how much it looked at."""
+
+    plans: tuple[Plan, ...]
+    considered: int
+    """Layouts and micro-batches; techniques of each are not counted."""
+
+
+def cost(job: Job) -> tuple[int, ...]:
+    """What a plan takes beyond plain training, dearest technique first: offload, sharding, recompute, accumulation.
+
+    Mixed precision is the cheapest of all and comes before them. Fewer is simpler, and wins between plans of equal speed.
+    """
+    degrees = sum(degree > 1 for degree in (job.tensor, job.pipeline))
+    recompute = ("none", "selective", "full").index(job.recompute)
+    return (
+        OFFLOADS.index(job.offload),
+        degrees,
+        job.zero_stage,
+        recompute,
+        int(job.recompute_every > 1),
+        int(job.sequence_parallel),
+        job.virtual_stages,
+        job.micro_batches,
+    )
+
+
+def search(request: Request, hardware: Hardware, devices: int) -> Found:
+    """The best plans that fit, of different layouts. Empty when nothing fits.
+
+    Every layout is tried with every technique. Two shortcuts change nothing in the result: a layout whose time without any
+    technique is above the worst plan kept needs no memory prediction, and a micro-batch that does not fit with everything that
+    saves memory ends its row, since the larger ones do not either.
+    """
+    fitting: list[Plan] = []
+    fastest: dict[tuple[object, ...], float] = {}
+    considered = 0
+    for precision in request.precisions:
+        for row in layouts(request, hardware, devices, precision):
+            for job in row:
+                considered += 1
+                if Plan(job, hardware).time.seconds > _limit(fastest):
+                    continue
+                choices = [[Plan(each, hardware) for each in group] for group in techniques(request, job)]
+                if not any(group[-1].fits for group in choices):
+                    break
+                for plan in _fitting(choices):
+                    fitting.append(plan)
+                    fastest[_key(plan.job)] = min(plan.time.seconds, fastest.get(_key(plan.job), inf))
+    reference = min(fastest.values(), default=1.0)
+    best: dict[tuple[object, ...], Plan] = {}
+    for plan in sorted(fitting, key=lambda each: _rank(each, reference)):
+        best.setdefault(_key(plan.job), plan)
+    return Found(tuple(best.values())[:KEPT], considered)
+
+
+def _fitting(choices: list[list[Plan]]) -> list[Plan]:
+    """Of each kind of offload the fastest recompute that fits; offload is left out once nothing need be recomputed."""
+    found = []
+    for group in choices:
+        for plan in sorted(group, key=lambda each: each.time.seconds):
+            if plan.fits:
+                found.append(plan)
+                break
+        if found and found[-1].job.recompute == "none":
+            break
+    return found
+
+
+def _limit(fastest: dict[tuple[object, ...], float]) -> float:
+    """Step time above which a plan can no longer be among those shown."""
+    return sorted(fastest.values())[KEPT - 1] * SAME if len(fastest) >= KEPT else inf
+
+
+def _key(job: Job) -> tuple[object, ...]:
+    """Plans with the same key are variants of one layout, of which only the best is shown."""
+    return (job.data, job.tensor, job.pipeline, job.zero_stage, job.offload)
+
+
+def _rank(plan: Plan, reference: float) -> tuple[object, ...]:
+    """Speed in steps of one per cent from the fastest plan on, then simplicity, then speed."""
+    return (floor(log(plan.time.seconds / reference) / log(SAME) + 1e-9), cost(plan.job), plan.time.seconds)
+
+
+def fits(request: Request, hardware: Hardware, devices: int) -> Plan | None:
+    """Some plan that fits, or None; much faster than a search where there is one."""
+    for precision in reversed(request.precisions):
+        for row in layouts(request, hardware, devices, precision):
+            for group in techniques(request, row[0]):
+                if group and (plan := Plan(group[-1], hardware)).fits:
+                    return plan
+    return None
