@@ -71,7 +71,8 @@ def why_it_beats(better: Plan, worse: Plan) -> str:
         return "as fast, and simpler: " + _simpler(better.job, worse.job)
     mine, other = parts(better), parts(worse)
     name = max(mine, key=lambda part: other[part] - mine[part])
-    said = f"{gain / worse.time.seconds:.0%} faster: {duration(mine[name])} of {name} against {duration(other[name])}"
+    spent = f"{duration(mine[name])} of" if mine[name] else "no"
+    said = f"{gain / worse.time.seconds:.0%} faster: {spent} {name} against {duration(other[name])}"
     if name == "computing":
         return said + _why_computing(better.job, worse.job)
     return said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import floor, inf, log
+from math import inf
 
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
@@ -108,11 +108,19 @@ def search(request: Request, hardware: Hardware, devices: int) -> Found:
                 for plan in _fitting(choices):
                     fitting.append(plan)
                     fastest[_key(plan.job)] = min(plan.time.seconds, fastest.get(_key(plan.job), inf))
-    reference = min(fastest.values(), default=1.0)
-    best: dict[tuple[object, ...], Plan] = {}
-    for plan in sorted(fitting, key=lambda each: _rank(each, reference)):
-        best.setdefault(_key(plan.job), plan)
-    return Found(tuple(best.values())[:KEPT], considered)
+    return Found(tuple(_ranked(fitting)), considered)
+
+
+def _ranked(plans: list[Plan]) -> list[Plan]:
+    """The plans to show: of those about as fast as the fastest that is left, the simplest; and no second one of its layout."""
+    left = sorted(plans, key=lambda plan: plan.time.seconds)
+    shown: list[Plan] = []
+    while left and len(shown) < KEPT:
+        as_fast = [plan for plan in left if plan.time.seconds <= SAME * left[0].time.seconds]
+        best = min(as_fast, key=lambda plan: cost(plan.job))
+        shown.append(best)
+        left = [plan for plan in left if _key(plan.job) != _key(best.job)]
+    return shown
 
 
 def _fitting(choices: list[list[Plan]]) -> list[Plan]:
@@ -136,11 +144,6 @@ def _limit(fastest: dict[tuple[object, ...], float]) -> float:
 def _key(job: Job) -> tuple[object, ...]:
     """Plans with the same key are variants of one layout, of which only the best is shown."""
     return (job.data, job.tensor, job.pipeline, job.zero_stage, job.offload)
-
-
-def _rank(plan: Plan, reference: float) -> tuple[object, ...]:
-    """Speed in steps of one per cent from the fastest plan on, then simplicity, then speed."""
-    return (floor(log(plan.time.seconds / reference) / log(SAME) + 1e-9), cost(plan.job), plan.time.seconds)
 
 
 def fits(request: Request, hardware: Hardware, devices: int) -> Plan | None:

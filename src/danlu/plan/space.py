@@ -12,7 +12,7 @@ from danlu.plan.order import problem
 from danlu.plan.request import OFFLOADS, Request
 
 RECOMPUTE = (("none", 1), ("selective", 2), ("selective", 1), ("full", 2), ("full", 1))
-"""What is made anew, and in every how many-th layer."""
+"""What is made anew, and in every how many-th layer; the last one keeps least."""
 
 
 def divisors(number: int) -> list[int]:
@@ -99,7 +99,7 @@ def techniques(request: Request, job: Job) -> list[list[Job]]:
     recomputes = [mode for mode in RECOMPUTE if request.fixed.get("recompute", mode[0]) == mode[0]]
     if "recompute_every" in request.fixed:
         every = request.fixed["recompute_every"]
-        recomputes = sorted({(kind, every if kind != "none" else 1) for kind, _ in recomputes})
+        recomputes = list(dict.fromkeys((kind, every if kind != "none" else 1) for kind, _ in recomputes))
     offloads = _open(request, "offload", [each for each in OFFLOADS if each in request.offloads])
     return [
         [job.with_(recompute=kind, recompute_every=every, offload=offload) for kind, every in recomputes]

@@ -58,8 +58,12 @@ def svg(line: Timeline, note: str = "") -> str:
 def title(line: Timeline) -> str:
     """What the picture shows, in one line."""
     stages = f" x {line.virtual_stages} stages" if line.virtual_stages > 1 else ""
-    shape = f"{line.devices} devices{stages}, {line.micro_batches} micro-batches"
+    shape = f"{_counted(line.devices, 'device')}{stages}, {_counted(line.micro_batches, 'micro-batch')}"
     return f"{line.schedule}: {shape}, {duration(line.seconds)} a step, bubble {line.bubble:.1%}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "es" if what.endswith("ch") else "s")
 
 
 def _legend(line: Timeline, note: str) -> Iterator[str]:

@@ -67,3 +67,11 @@ def span(hours: float) -> str:
 def dollars(amount: float) -> str:
     """Such as $0.42, $1,234."""
     return f"${amount:,.2f}" if amount < 10 else f"${amount:,.0f}"
+
+
+def count(number: float) -> str:
+    """Such as 533 k, 14.7 B, 8.12 T."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 0.9995 * size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
