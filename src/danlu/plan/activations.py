@@ -6,58 +6,95 @@ Counted tensor by tensor. With Megatron's implementation of GPT the count is the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from danlu.plan.engine import compiled
 from danlu.plan.job import Job
 
 
 def layer_bytes(job: Job) -> float:
     """One layer and one micro-batch under the job's recompute mode, averaged over recompute_every."""
-    kept = _kept(job, "none")
+    tensors = _tensors(job)
     if job.recompute == "none":
-        return kept
-    return kept + (_kept(job, job.recompute) - kept) / job.recompute_every
+        return tensors.total
+    return tensors.total + (_kept(job, tensors) - tensors.total) / job.recompute_every
 
 
 def working_bytes(job: Job) -> float:
-    """What the layer whose backward pass runs holds on top under recomputation: all that it would have kept."""
-    if job.recompute == "none":
-        return 0.0
-    return max(0.0, _kept(job, "none") - _kept(job, job.recompute))
+    """What the layer in its backward pass holds on top: gradients of its widest tensors, and what it has recomputed."""
+    tensors = _tensors(job)
+    one = job.dimensions
+    gradients = job.tokens * job.width * ((3 if one.gated_mlp else 2) * one.ffn / job.tensor + one.hidden)
+    again = 0.0 if job.recompute == "none" else max(0.0, tensors.total - _kept(job, tensors))
+    return gradients + again
 
 
-def _kept(job: Job, recompute: str) -> float:
+@dataclass(frozen=True)
+class _Tensors:
+    """Bytes of what one layer keeps without recomputation."""
+
+    norms: float
+    """Inputs of the norms, what they keep beside, and their outputs, which the matrix products read."""
+    masks: float
+    projections: float
+    """Queries, keys and values as attention keeps them."""
+    scores: float
+    attention: float
+    """Attention's output."""
+    mlp: float
+
+    @property
+    def total(self) -> float:
+        return self.norms + self.masks + self.projections + self.scores + self.attention + self.mlp
+
+
+def _tensors(job: Job) -> _Tensors:
     engine = compiled(job.engine) if job.compile else job.engine
-    one, w, t = job.dimensions, job.width, job.tensor
-    tokens = job.tokens
-    along = t if job.sequence_parallel else 1
-    """What is split along the sequence is split over the tensor ranks only under sequence parallelism."""
-    if recompute == "full":
-        return w * tokens * one.hidden  # the input; Megatron keeps it whole on every tensor rank
+    one, w, t, tokens = job.dimensions, job.width, job.tensor, job.tokens
     query, kv, ffn = one.query_width / t, one.kv_width / t, one.ffn / t
-    residual = tokens * one.hidden / along
+    # What is split along the sequence is split over the tensor ranks only under sequence parallelism.
+    residual = tokens * one.hidden / (t if job.sequence_parallel else 1)
     mask = 1 if engine.dropout else 0
     scores = 0.0
     if not engine.flash_attention:
-        scores = (
-            (2 * w + mask) * one.heads / t * tokens * job.sequence
-            if engine.dropout
-            else w * one.heads / t * tokens * job.sequence
-        )
-    projections = tokens * w * (query + 2 * (query if engine.repeats_kv else kv))
-    attention_output = tokens * w * query
-    rotary = tokens * engine.rotary_extra * (query + kv)
-    norm = w if not one.gated_mlp and engine.dropout else engine.norm_input
-    norms = residual * (2 * norm + 2 * w + 2 * engine.norm_extra)
-    masks = residual * 2 * mask
-    tensors = engine.mlp_tensors if one.gated_mlp else 2
-    mlp = tokens * w * ffn * tensors
-    everything = norms + masks + projections + rotary + scores + attention_output + mlp
-    if recompute == "none":
-        return everything
-    if engine.selective == "scores":
-        return everything - scores
-    # Outputs of matrix products and of attention, and the layer's input.
-    products = w * (tokens * (query + 2 * kv) + residual + tokens * (2 if one.gated_mlp else 1) * ffn + residual)
-    if engine.selective == "alternate":
-        products /= 2
-    return w * residual + products + attention_output
+        scores = (w + (w + mask if engine.dropout else 0)) * one.heads / t * tokens * job.sequence
+    projections = query + 2 * (query if engine.repeats_kv else kv)
+    if engine.keeps_qkv:
+        projections = (query + 2 * kv) + query + (query if engine.repeats_kv else kv)
+    attention = query * (2 if engine.copies_output and job.micro_batch > 1 else 1)
+    # A matrix product with frozen weights keeps no input; of a frozen norm's and of the MLP's tensors less is kept, too.
+    trained = job.lora is None or job.lora.everywhere
+    norm_input = engine.norm_input if one.gated_mlp else w
+    norm_extra = (engine.norm_extra if one.gated_mlp else 0) if job.lora is None else 0
+    outputs = 2 * w if trained else w
+    if job.lora is not None and job.lora.dropout:
+        outputs += w + 1
+    gathered = 0.0
+    if job.sequence_parallel:
+        gathered = engine.gathered * 2 * w * tokens * one.hidden * (1 - 1 / t)
+    mlp = (engine.mlp_tensors if one.gated_mlp else 2) - (0 if trained else 1)
+    return _Tensors(
+        norms=residual * (2 * norm_input + 2 * norm_extra + outputs) + gathered,
+        masks=residual * 2 * mask,
+        projections=w * tokens * projections,
+        scores=scores,
+        attention=w * tokens * attention,
+        mlp=w * tokens * ffn * mlp,
+    )
+
+
+def _kept(job: Job, tensors: _Tensors) -> float:
+    """What stays of them under the job's recompute mode."""
+    one, w, t, tokens = job.dimensions, job.width, job.tensor, job.tokens
+    if job.recompute == "full":
+        return w * tokens * one.hidden / (t if job.sequence_parallel and job.engine.splits_checkpoint else 1)
+    kind = job.engine.selective
+    if kind == "scores":
+        return tensors.total - tensors.scores
+    residual = tokens * one.hidden / (t if job.sequence_parallel else 1)
+    query, kv, ffn = one.query_width / t, one.kv_width / t, one.ffn / t
+    gates = 2 if one.gated_mlp else 1
+    if kind == "alternate":  # of q, k, v, o, gate, up, down every second one from q on; what the collectives return stays, too
+        collected = 2 * residual if t > 1 else 0.0
+        return w * (residual + collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
+    return w * (residual + tokens * (query + 2 * kv + gates * ffn) + 2 * residual + tokens * query)

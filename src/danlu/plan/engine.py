@@ -21,29 +21,49 @@ class Engine:
     """Width in which a norm keeps its input; 4 where it is cast to FP32 first."""
     norm_extra: int = 0
     """Further bytes per hidden element that a norm keeps (its normalised value before the weight)."""
-    rotary_extra: int = 0
-    """Bytes per query and key element that the rotation keeps."""
+    keeps_qkv: bool = False
+    """The values are a view into the tensor of all three projections, which stays whole beside the rotated queries and keys."""
+    copies_output: bool = False
+    """Attention's output is laid out anew for the projection after it when a micro-batch has several samples."""
     repeats_kv: bool = False
     """Keys and values are copied to every query head before attention."""
     mlp_tensors: int = 4
     """Tensors of width ffn that a gated MLP keeps: gate, up, activated gate, product."""
+    layout_copies: int = 0
+    """Times that a tensor of the queries' width is copied around attention in another layout."""
     fused: bool = False
     """Norms, activations and residual sums are fused kernels even without compilation."""
     selective: str = "elementwise"
     """What selective recompute makes anew: "scores" (the attention core), "elementwise" (all but matrix products and
     attention) or "alternate" (that, and every second matrix product)."""
+    gathered: float = 0.0
+    """Share of the inputs of column-split matrix products that is still held as gathered from the sequence-parallel ranks."""
     logits: tuple[int, ...] = (2, 4, 4)
     """Widths of the copies of the logits that are alive at the peak; empty: the loss is made a few rows at a time."""
+    splits_checkpoint: bool = True
+    """Under sequence parallelism the kept input of a recomputed layer is split over the tensor ranks."""
+    loss_bytes: tuple[int, int] = (18, 18)
+    """Bytes that the loss reads and writes per logit, forward and backward."""
     weight: int = 4
     """Bytes of a weight in mixed precision; below 4 there is an FP32 master copy."""
     gradient: int = 4
     """Bytes of a gradient in mixed precision."""
-    gradient_temporary: int = 0
-    """Bytes of a weight's fresh gradient before it is added to the kept one."""
+    reserved: float = 1.0
+    """What the allocator holds for activations and temporaries, per byte of them that is alive; fitted, see `fit`."""
+    reserved_compiled: float = 1.0
+    """The same after compilation."""
     half_copy: bool = False
     """Autocast keeps a 16-bit copy of FP32 weights from forward to backward."""
+    accumulation: int = 12
+    """Bytes that adding a micro-batch's gradient to the kept one moves per weight; 0: the matrix product does it."""
     overlaps_gradients: bool = True
     """Gradient reduction runs beside the last micro-batch's backward pass."""
+    bucket: float = 25e6
+    """Bytes of 16-bit gradients that are reduced in one collective."""
+    scatters_gradients: bool = True
+    """ZeRO 1 and 2 reduce-scatter gradients; otherwise they all-reduce."""
+    regathers: bool = False
+    """Sequence-parallel inputs are gathered once more in the backward pass."""
     split: str = "balanced"
     """Layers over pipeline stages: "even", "balanced" (the head counted by its parameters) or "ends" (embedding and head count
     as one layer each)."""
@@ -51,6 +71,8 @@ class Engine:
     """Tensor ranks send a slice each to the next stage, instead of the whole tensor each."""
     gradient_width_sent: int = 4
     """Bytes of a gradient on the wire."""
+    reports_first_stage: bool = False
+    """The memory that its benchmarks print is that of the first device, not the largest."""
 
 
 DANLU = Engine("danlu", repeats_kv=True, half_copy=True, logits=())
@@ -61,19 +83,50 @@ MEGATRON = Engine(
     norm_input=2,
     fused=True,
     selective="scores",
-    logits=(2, 4, 4),
+    loss_bytes=(38, 14),
     weight=2,
     gradient=2,
+    splits_checkpoint=False,
+    accumulation=0,
     overlaps_gradients=False,
+    bucket=float("inf"),
+    regathers=True,
     split="even",
     scatters_pipeline=True,
     gradient_width_sent=2,
 )
-TORCHTITAN = Engine("torchtitan", selective="alternate", split="ends", repeats_kv=True, norm_extra=4, logits=(2, 4, 4))
-NANOTRON = Engine("nanotron", norm_input=2, fused=True, logits=(2, 4, 4), weight=2, gradient_temporary=2)
-LITGPT = Engine("litgpt", norm_extra=4, split="even", rotary_extra=2, logits=(2, 4))
+MEGATRON_2021 = replace(MEGATRON, name="megatron-2021", accumulation=6, scatters_pipeline=False)
+TORCHTITAN = Engine(
+    "torchtitan",
+    norm_extra=4,
+    repeats_kv=True,
+    selective="alternate",
+    logits=(2, 4, 4, 4),
+    reserved=1.12,
+    reserved_compiled=1.04,
+    split="ends",
+)
+NANOTRON = Engine(
+    "nanotron",
+    norm_input=2,
+    copies_output=True,
+    layout_copies=7,
+    fused=True,
+    gathered=0.5,
+    logits=(4, 4, 4),
+    loss_bytes=(38, 14),
+    reserved=1.18,
+    reserved_compiled=1.18,
+    weight=2,
+    accumulation=10,
+    scatters_gradients=False,
+    regathers=True,
+    split="cumulative",
+    reports_first_stage=True,
+)
+LITGPT = Engine("litgpt", norm_extra=2, keeps_qkv=True, repeats_kv=True, split="even", logits=(2, 2, 2, 2))
 
-ENGINES = {each.name: each for each in (DANLU, MEGATRON, TORCHTITAN, NANOTRON, LITGPT)}
+ENGINES = {each.name: each for each in (DANLU, MEGATRON, MEGATRON_2021, TORCHTITAN, NANOTRON, LITGPT)}
 
 
 @cache
@@ -86,4 +139,4 @@ def engine(name: str) -> Engine:
 
 def compiled(one: Engine) -> Engine:
     """The same after compilation: norms, rotation and activation are single kernels that recompute what is cheap."""
-    return replace(one, fused=True, norm_extra=0, norm_input=2, mlp_tensors=3, rotary_extra=0)
+    return replace(one, fused=True, norm_extra=0, norm_input=2, mlp_tensors=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
 from danlu.errors import UserError
@@ -102,8 +103,10 @@ class Lora:
     """Low-rank adapters (Hu et al. 2021): the trainable parameters of one layer, the base weights being frozen."""
 
     parameters_per_layer: int
-    modules_per_layer: int = 2
-    """Linear layers with an adapter."""
+    everywhere: bool = False
+    """All linear layers have an adapter, not only queries, keys and values."""
+    dropout: bool = True
+    """The adapters' input passes a dropout."""
     base_bits: int = 16
     """Width of the frozen weights; 4 and 8 are quantised bases (Dettmers et al. 2023)."""
 
@@ -217,6 +220,11 @@ class Job:
         one = self.dimensions
         if self.engine.split == "balanced":
             return tuple(split(one.layers, count, one.attention_parameters + one.mlp_parameters, one.table))
+        if self.engine.split == "cumulative":  # a stage ends with the layer that takes it past its share
+            layer = one.attention_parameters + one.mlp_parameters
+            share = (one.layers * layer + one.table) / count
+            ends = [min(int(share * (rank + 1) // layer) + 1, one.layers) for rank in range(count - 1)]
+            return tuple(b - a for a, b in pairwise([0, *ends, one.layers]))
         if self.engine.split == "ends":  # the embedding and the head count as a layer each
             even, rest = divmod(one.layers + 2, count)
             sizes = [even + (i < rest) for i in range(count)]

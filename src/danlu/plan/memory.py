@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from danlu.plan.activations import layer_bytes, working_bytes
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
 
-WORKSPACE = 0.3e9
+WORKSPACE = 0.05e9
 """Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
+STATES_MARGIN, MOVING_MARGIN, FIXED_MARGIN = 1.02, 1.3, 0.3e9
+"""The bound: states are exact but for padding; what comes and goes is not."""
+
+
+Verdict = Literal["fits", "tight", "no"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,12 @@ class Memory:
         """Whether even the bound stays within the device."""
         return self.bound <= hardware.memory
 
+    def verdict(self, hardware: Hardware) -> Verdict:
+        """fits: even the bound does; tight: the estimate does; no: not even that."""
+        if self.fits(hardware):
+            return "fits"
+        return "tight" if self.peak <= hardware.memory else "no"
+
 
 def memory(job: Job, hardware: Hardware) -> Memory:
     """Predict every stage."""
@@ -85,13 +97,12 @@ def in_flight(job: Job, rank: int) -> float:
 
 
 def _stage(job: Job, rank: int) -> StageMemory:
-    one, width = job.dimensions, states(job)
+    width = states(job)
     held, trained = weight_parameters(job)[rank], trainable_parameters(job)[rank]
     z, shards = job.zero_stage, job.shards
-    frozen = 0.0
+    weights = trained * width.weight / (shards if z == 3 else 1)
     if job.lora is not None:
-        frozen = held * job.lora.base_bits / 8 / (shards if z == 3 else 1)
-    weights = frozen + trained * width.weight / (shards if z == 3 else 1)
+        weights += _frozen_bytes(job, rank) / (shards if z == 3 else 1)
     gradients = trained * width.gradient / (shards if z >= 2 else 1)
     master = trained * width.master / (shards if z >= 1 else 1)
     optimizer = trained * width.optimizer / (shards if z >= 1 else 1)
@@ -100,31 +111,36 @@ def _stage(job: Job, rank: int) -> StageMemory:
     if job.offload.startswith("parameters"):
         weights = 0.0
     layers = sum(job.stages[rank])
-    layer = layer_bytes(job)
-    activations = in_flight(job, rank) * layers * layer
-    residual = job.tokens * one.hidden * job.width / (job.tensor if job.sequence_parallel else 1)
+    activations = in_flight(job, rank) * layers * layer_bytes(job)
+    residual = job.tokens * job.dimensions.hidden * job.width / (job.tensor if job.sequence_parallel else 1)
     logits = 0.0
     if rank == job.pipeline - 1:
-        logits = job.tokens * one.vocab / job.tensor * sum(job.engine.logits) + 2 * residual
-    communication = _communication(job, held, layers)
-    temporaries = working_bytes(job) + trained * job.engine.gradient_temporary
+        logits = job.tokens * job.dimensions.vocab / job.tensor * sum(job.engine.logits) + 2 * residual
+    embedding = residual if rank == 0 else 0.0
+    # The loss is over when the last layer's backward pass begins: what each holds for itself is not there at the same time.
+    temporaries = max(0.0, working_bytes(job) - logits)
     if job.engine.half_copy and job.precision in {"bf16", "fp16"} and z < 3:
         temporaries += held * 2
+    communication = _communication(job, held, layers)
     parts = weights + gradients + master + optimizer
-    moving = activations + logits + communication + temporaries
+    moving = activations + logits + embedding + communication + temporaries
+    reserved = job.engine.reserved_compiled if job.compile else job.engine.reserved
+    overhead = WORKSPACE + (reserved - 1) * moving
+    bound = parts * STATES_MARGIN + moving * reserved * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN
     return StageMemory(
-        weights,
-        gradients,
-        master,
-        optimizer,
-        activations,
-        logits,
-        communication,
-        temporaries,
-        WORKSPACE,
-        1.02 * parts + 1.15 * moving + 2 * WORKSPACE,
-        residual if rank == 0 else 0.0,
+        weights, gradients, master, optimizer, activations, logits, communication, temporaries, overhead, bound, embedding
     )
+
+
+def _frozen_bytes(job: Job, rank: int) -> float:
+    """Base weights under adapters: the linear layers in their own width, the embeddings and norms in 16 bit."""
+    assert job.lora is not None
+    one = job.dimensions
+    matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
+    bits = job.lora.base_bits
+    scales = 4 / 64 + 1 / 256 if bits == 4 else 0.0  # one FP32 maximum for 64 values (Dettmers et al. 2023)
+    rest = weight_parameters(job)[rank] - matrices
+    return matrices * (bits / 8 + scales) + rest * job.width
 
 
 def _communication(job: Job, held: float, layers: int) -> float:

@@ -13,6 +13,8 @@ from danlu.plan.job import Job
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (64, 128, 0.8), (64, 64, 0.65))
 """Output tiles (rows, columns) that matrix-product libraries choose from, and the rate of each relative to the largest:
 a smaller tile reads its operands more often."""
+RING_SLOWDOWN = 0.35
+"""How much longer the blocks of ring attention off the diagonal take: they are smaller, and their results are merged in FP32."""
 PIPELINE_DEPTH = 128
 """Values of the inner dimension that pass before a tile's pipeline is full and after it drains."""
 
@@ -108,7 +110,7 @@ def _attention(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float
     peak = hardware.rate("bf16" if job.precision == "fp8" else job.precision)
     if job.engine.flash_attention:
         # Causal: half of the work. Backward does five products where forward does two (Dao 2023).
-        forward = rates.launch + products / 2 / (peak * rates.attention)
+        forward = rates.launch + products / 2 / (peak * rates.attention) * (1 + RING_SLOWDOWN * (1 - 1 / job.context))
         return forward, 2.5 * forward / 0.85
     scores = heads * length * job.sequence * job.width
     operands = heads * (length + job.sequence) * one.head_size * job.width
@@ -130,8 +132,9 @@ def _elementwise_bytes(job: Job) -> tuple[float, int]:
         residual = 2 * (3 * w + (1 if job.engine.dropout else 0))
         activation = 2 * w if fused else 6 * w
         return whole * one.hidden * (norms + residual) + job.tokens * one.ffn / t * activation, 8 if fused else 16
+    copies = job.engine.layout_copies * 2 * w * job.tokens * one.query_width / t
     if fused:
-        return whole * one.hidden * (2 * 4 * w) + rotated * 2 * w + job.tokens * one.ffn / t * 3 * w, 8
+        return whole * one.hidden * (2 * 4 * w) + rotated * 2 * w + job.tokens * one.ffn / t * 3 * w + copies, 8
     # Eager: a norm casts, squares and averages, scales, casts and weighs; a rotation casts, multiplies and casts.
     norm = (w + 4) + 4 + 8 + (4 + w) + 2 * w
     rotation = (w + 4) + 8 + (4 + w)
@@ -146,7 +149,6 @@ def head_seconds(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, flo
     backward = matmul_seconds(m, one.hidden, columns, job, hardware, rates)
     backward += matmul_seconds(one.hidden, columns, m, job, hardware, rates) if job.lora is None else 0.0
     logits = m * columns
-    # Cast to FP32, largest, exponential and sum; backward: from probabilities to gradient to 16 bit.
-    loss = move_seconds(logits * (job.width + 4 + 4 + 8), hardware, rates, 6)
-    loss_backward = move_seconds(logits * (8 + 4 + job.width), hardware, rates, 4)
+    there, back = job.engine.loss_bytes
+    loss, loss_backward = move_seconds(logits * there, hardware, rates, 6), move_seconds(logits * back, hardware, rates, 4)
     return forward + loss, backward + loss_backward

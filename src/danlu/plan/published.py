@@ -17,7 +17,7 @@ from danlu.plan.job import Dimensions, Job, Lora
 
 ENGINES = {
     "activation-paper": "megatron",
-    "megatron-sc21": "megatron",
+    "megatron-sc21": "megatron-2021",
     "megatron": "megatron",
     "torchtitan": "torchtitan",
     "nanotron": "nanotron",
@@ -141,7 +141,7 @@ def _job(row: dict[str, str]) -> Job:
         head_size=_integer(row, "head_size", hidden // heads),
         tied_embeddings=_flag(row, "tied_embeddings", False),
         gated_mlp=gated,
-        positions=_integer(row, "sequence") if not gated and engine_name == "megatron" else 0,
+        positions=_integer(row, "sequence") if not gated and engine_name.startswith("megatron") else 0,
     )
     word = (row.get("precision") or "bf16").lower()
     virtual = _integer(row, "virtual_stages", 1)
@@ -150,6 +150,10 @@ def _job(row: dict[str, str]) -> Job:
     context = _integer(row, "context_parallel", 1)
     data = _integer(row, "data_parallel", max(1, gpus // (tensor * pipeline * context)))
     micro = _integer(row, "micro_batch", 1)
+    zero = _integer(row, "zero_stage", 0)
+    if gpus == 1 and (machine := re.search(r"matches a (\d+)-gpu machine", notes)):
+        # The row says one device, its own notes say why that cannot be: planned as what litgpt does on several.
+        data, zero = int(machine[1]), 3
     return Job(
         dimensions=dimensions,
         sequence=_integer(row, "sequence"),
@@ -161,7 +165,7 @@ def _job(row: dict[str, str]) -> Job:
         context=context,
         virtual_stages=virtual,
         schedule=_schedule(notes, virtual),
-        zero_stage=_integer(row, "zero_stage", 0),
+        zero_stage=zero,
         sequence_parallel=_flag(row, "sequence_parallel", False) and tensor > 1,
         recompute=(row.get("recompute") or "none").lower(),
         precision=_precision(word),
@@ -197,16 +201,19 @@ def _lora(notes: str, word: str, one: Dimensions) -> Lora | None:
     if "lora" not in notes and "adapter" not in notes:
         return None
     bits = 16
-    if re.search(r"nf4|4[- ]?bit|qlora|fp4", notes + word):
+    if re.search(r"nf4|fp4|4[- ]?bit|qlora", notes + word):
         bits = 4
-    elif re.search(r"int8|8[- ]?bit|bnb.int8", notes + word):
+    elif re.search(r"int8|8[- ]?bit", notes + word):
         bits = 8
-    stated = re.search(r"([\d,]{5,}) trainable", notes)
-    if stated:
-        return Lora(int(stated[1].replace(",", "")) // one.layers, base_bits=bits)
+    everywhere = bool(re.search(r"(all|every) (linear|layers|matri)|mlp|projection", notes))
+    if stated := re.search(r"([\d,]{5,}) trainable", notes):
+        return Lora(int(stated[1].replace(",", "")) // one.layers, everywhere, base_bits=bits)
     rank = int(found[1]) if (found := re.search(r"rank (\d+)", notes)) else 8
-    # Query and value: each has a matrix from the hidden state to the rank and one from the rank to its own width.
-    return Lora(rank * (2 * one.hidden + one.query_width + one.kv_width), base_bits=bits)
+    # An adapter has a matrix from its input to the rank and one from the rank to its output: query and value, or all.
+    sides = 2 * one.hidden + one.query_width + one.kv_width
+    if everywhere:
+        sides += 2 * one.hidden + one.query_width + one.kv_width + (3 if one.gated_mlp else 2) * (one.hidden + one.ffn)
+    return Lora(rank * sides, everywhere, base_bits=bits)
 
 
 def _table(path: Path) -> list[dict[str, str]]:

@@ -10,14 +10,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 from danlu.errors import UserError
-from danlu.plan.memory import memory
+from danlu.plan.memory import Verdict, memory
 from danlu.plan.published import Ranking, Rows, Run, read
 from danlu.plan.step_time import step_time
 
 VARIABLE = "DANLU_PLANNER_ROWS"
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Scored:
     seconds: float
     memory: float
     bound: float
-    fits: bool
+    verdict: Verdict
 
     @property
     def step_error(self) -> float | None:
@@ -52,7 +53,10 @@ class Scored:
 def predict(run: Run) -> Scored:
     """All that the planner says about a run."""
     needed = memory(run.job, run.hardware)
-    return Scored(run, step_time(run.job, run.hardware).seconds, needed.peak, needed.bound, needed.fits(run.hardware))
+    peak, bound = needed.peak, needed.bound
+    if run.job.engine.reports_first_stage:
+        peak, bound = needed.stages[0].estimate, needed.stages[0].bound
+    return Scored(run, step_time(run.job, run.hardware).seconds, peak, bound, needed.verdict(run.hardware))
 
 
 def score(rows: Rows) -> tuple[list[Scored], dict[str, Any]]:
@@ -72,8 +76,9 @@ def score(rows: Rows) -> tuple[list[Scored], dict[str, Any]]:
         "rankings": len(rows.rankings),
         "rankings_right": sum(right(pair, scored) for pair in rows.rankings),
         "oom_rows": len(oom),
-        "oom_right": sum(not each.fits for each in oom),
-        "ran_but_refused": sum(not each.fits for each in scored.values() if each.run.outcome == "ok"),
+        "oom_right": sum(each.verdict != "fits" for each in oom),
+        "ran_but_tight": sum(each.verdict == "tight" for each in scored.values() if each.run.outcome == "ok"),
+        "ran_but_refused": sum(each.verdict == "no" for each in scored.values() if each.run.outcome == "ok"),
         "skipped": len(rows.skipped),
     }
     return list(scored.values()), figures
@@ -83,7 +88,7 @@ def right(pair: Ranking, scored: dict[str, Scored]) -> bool:
     """Whether the planner puts the better row first."""
     better, worse = scored[pair.better], scored[pair.worse]
     if pair.metric == "feasibility":
-        return better.fits and not worse.fits
+        return VERDICTS.index(better.verdict) < VERDICTS.index(worse.verdict)
     if pair.metric == "peak_memory":
         return better.memory < worse.memory
     return _rate(better) > _rate(worse)
@@ -104,8 +109,8 @@ def print_table(scored: list[Scored], rows: Rows, figures: dict[str, Any]) -> No
             space = f"{run.memory / 1e9:8.2f}{each.memory / 1e9:9.2f}{each.memory_error:+8.1%}{each.bound_error:+8.1%}"
         elif run.outcome == "oom":
             space = f"{'oom':>8}{each.memory / 1e9:9.2f}{'':16}"
-        wrong = "" if each.fits == (run.outcome == "ok") else "  <- wrong"
-        print(f"{run.id:<34}{step}  {space}  {'yes' if each.fits else 'no'}{wrong}")
+        wrong = "  <- wrong" if each.verdict == ("no" if run.outcome == "ok" else "fits") else ""
+        print(f"{run.id:<34}{step}  {space}  {each.verdict}{wrong}")
     print()
     groups: dict[str, list[Scored]] = defaultdict(list)
     for each in scored:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from danlu.plan.collectives import Group, gather_seconds, reduce_seconds, send_seconds
 from danlu.plan.constants import Rates, rates
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
 from danlu.plan.operators import head_seconds, layer_seconds, move_seconds
+from danlu.plan.order import Schedule, problem, splits_backward
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
+from danlu.plan.schedule import Cost, seconds
 
+WEIGHT_SHARE = 0.5
+"""Of a backward pass: the gradients of the weights, which zero-bubble schedules put off."""
 OVERLAP_SLOWDOWN = 0.126
 """How much longer work takes while communication runs beside it, and the other way round (Galvatron's published profile)."""
 
@@ -56,19 +62,13 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     """Predict a step."""
     rate = constants or rates(hardware.family)
     forward, backward, tensor, layer_forward, layer_backward = _stages(job, hardware, rate)
-    slots = [f + b for f, b in zip(forward, backward, strict=True)]
-    slowest = max(slots)
-    sends = _sends(job, hardware, rate)
-    m = job.micro_batches
-    bubble = (sum(slots) - slowest) / job.virtual_stages
-    if job.schedule == "zero-bubble":  # only forward and the input half of backward keep others waiting
-        bubble *= (sum(forward) + sum(backward) / 2) / sum(slots) / 2
-    # A send is hidden while another micro-batch keeps the stage busy; filling and draining, and blocking exchange, show it.
-    exposed_sends = 2 * sends * (m * job.virtual_stages + job.pipeline - 1) if job.pipeline > 1 else 0.0
+    busy = job.micro_batches * max(f + b for f, b in zip(forward, backward, strict=True))
+    sends = 2 * _sends(job, hardware, rate) * job.micro_batches * job.virtual_stages
+    piped = _pipelined(job, hardware, rate, forward, backward)
     data = _data(job, hardware, rate, layer_forward, layer_backward)
     optimizer = _optimizer(job, hardware, rate)
     offload = _offload(job, hardware)
-    seconds = m * slowest + bubble + exposed_sends + data + optimizer + offload
+    total = piped + data + optimizer + offload
     one = job.dimensions
     matrices = one.layers * (one.attention_parameters + one.mlp_parameters) + one.table
     tokens = job.global_batch * job.sequence
@@ -77,13 +77,13 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     if job.precision in {"fp32", "fp16"}:
         peak = hardware.peak.fp32 if job.precision == "fp32" else hardware.peak.fp16 or peak
     return StepTime(
-        seconds,
+        total,
         tuple(forward),
         tuple(backward),
-        m * tensor,
-        exposed_sends,
+        job.micro_batches * tensor,
+        sends,
         data,
-        bubble,
+        max(0.0, piped - busy - sends),
         optimizer,
         offload,
         tokens,
@@ -93,6 +93,23 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     )
 
 
+def _pipelined(job: Job, hardware: Hardware, rate: Rates, forward: Sequence[float], backward: Sequence[float]) -> float:
+    """All micro-batches through the pipeline. A send keeps both sides from computing, as the blocking exchange of 1F1B does."""
+    p, m, v = job.pipeline, job.micro_batches, job.virtual_stages
+    if p == 1:
+        return m * (forward[0] + backward[0])
+    send = _sends(job, hardware, rate)
+    kind: Schedule = "1f1b" if job.schedule == "interleaved" and v == 1 else job.schedule  # type: ignore[assignment]
+    share = WEIGHT_SHARE if splits_backward(kind) else 0.0
+    costs = [
+        [Cost(f / v + send, b / v * (1 - share) + send, b / v * share)] * v for f, b in zip(forward, backward, strict=True)
+    ]
+    if problem(kind, p, m, v) is None:
+        return seconds(kind, costs, m, v)
+    slots = [f + b + 2 * send * v for f, b in zip(forward, backward, strict=True)]
+    return m * max(slots) + (sum(slots) - max(slots)) / v
+
+
 def _stages(job: Job, hardware: Hardware, rate: Rates) -> tuple[list[float], list[float], float, float, float]:
     """Forward and backward of one micro-batch per rank, tensor communication of the slowest, and those of one layer."""
     layer = layer_seconds(job, hardware, rate)
@@ -100,16 +117,19 @@ def _stages(job: Job, hardware: Hardware, rate: Rates) -> tuple[list[float], lis
     context = _context_exchange(job, hardware, rate, layer.attention)
     forward = layer.forward + exchange + context
     again = _recomputed(job, layer.forward, layer.linear, layer.attention, layer.elementwise, exchange + context)
-    backward = layer.backward + exchange + 2 * context + again
+    regather = exchange / 4 if job.sequence_parallel and job.engine.regathers else 0.0
+    backward = layer.backward + exchange + regather + 2 * context + again
     head, head_backward = head_seconds(job, hardware, rate)
     table = move_seconds(3 * job.tokens * job.dimensions.hidden * job.width, hardware, rate, 2)
+    adds = job.engine.accumulation if job.micro_batches > 1 and job.zero_stage < 3 else 0
     forwards, backwards = [], []
-    for rank, chunks in enumerate(job.stages):
+    for rank, (chunks, trained) in enumerate(zip(job.stages, trainable_parameters(job), strict=True)):
         f, b = sum(chunks) * forward, sum(chunks) * backward
         if rank == 0:
             f, b = f + table, b + 2 * table
         if rank == job.pipeline - 1:
             f, b = f + head, b + head_backward
+        b += move_seconds(adds * trained, hardware, rate)
         forwards.append(f)
         backwards.append(b)
     tensor = max(map(sum, job.stages)) * (2 * exchange + 3 * context)
@@ -169,9 +189,11 @@ def _data(job: Job, hardware: Hardware, rate: Rates, forward: float, backward: f
         if job.zero_stage == 3:
             exposed = max(exposed, _fully_sharded(job, hardware, rate, group, count, layers, forward, backward))
             continue
-        reduce = (gather_seconds if job.zero_stage else reduce_seconds)(count * sent, group, hardware, rate)
+        once = gather_seconds if job.zero_stage and job.engine.scatters_gradients else reduce_seconds
+        buckets = max(1, ceil(count * 2 / job.engine.bucket))
+        reduce = buckets * once(count * sent / buckets, group, hardware, rate)
         hidden = layers * backward if job.engine.overlaps_gradients else 0.0
-        gathered = gather_seconds(count * job.width, group, hardware, rate) if job.zero_stage else 0.0
+        gathered = buckets * gather_seconds(count * job.width / buckets, group, hardware, rate) if job.zero_stage else 0.0
         exposed = max(exposed, _beside(hidden, reduce) + gathered)
     return exposed
 
