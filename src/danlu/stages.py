@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TextIO
 
 from pydantic import ValidationError
 
-from danlu import __version__, engines
+from danlu import __version__, auto, engines
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepare import prepare as prepare_data
@@ -91,6 +91,8 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) ->
     if engine.rank > 0:
         return train_loop(recipe, shape, engine, prepared, run.path, stream)
     run.write(SHAPE, shape.model_dump(mode="json"))
+    if (predicted := auto.prediction(recipe, shape)) is not None:
+        run.write("plan.json", predicted)
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
     run.write("environment.json", versions | _libraries() | probes.machine())
     try:
@@ -110,6 +112,8 @@ def worker(run: RunFolder, stream: TextIO) -> None:
     """One rank of a layout: train the run, and leave the error that ends it where the launcher looks for it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     recipe = run.load_recipe()
+    if recipe.automatic:
+        raise UserError(f"{run.recipe_file}: the layout is not planned yet; start it with: danlu train {run.path}")
     try:
         train(recipe, run, Prepared.open(run.data), stream)
     except DanluError as error:

@@ -55,8 +55,20 @@ def open_run(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool)
         raise UserError(f"{root}: is not a folder; name the folder of all runs with --runs")
     if trains:
         engines.check(settings)
+        settings = _planned(settings)
     same = recipe.is_dir() and load(recipe, ()).name == settings.name
     return settings, RunFolder.create(settings, recipe if same else root / settings.name)
+
+
+def _planned(settings: Recipe) -> Recipe:
+    """The recipe with what the planner chooses for this machine in its automatic sections; says what it chose."""
+    if not settings.automatic:
+        return settings
+    from danlu import auto
+
+    settings, told = auto.filled(settings)
+    click.echo("\n".join(told))
+    return settings
 
 
 def run_folder(path: Path) -> RunFolder:
