@@ -8,6 +8,7 @@ the data between nodes, so that each carries 1 / k of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log2
 
 from danlu.plan.constants import Rates
 from danlu.plan.hardware import Hardware
@@ -30,20 +31,27 @@ def gather_seconds(volume: float, group: Group, hardware: Hardware, rates: Rates
     if group.size == 1 or volume == 0:
         return 0.0
     inside = group.per_node(hardware)
-    nodes = -(-group.size // inside)
-    share = (group.size - 1) / group.size
-    seconds = rates.node_latency * inside
     link = hardware.node_link * rates.node_link
-    if nodes == 1:
-        return seconds + share * volume / link
-    # Between nodes every member sends over its own network port; the ring's other hops stay inside.
-    network = hardware.network * rates.network * inside
-    return seconds + rates.network_latency * nodes + share * volume / min(link, network)
+    if inside < group.size:
+        # Between nodes every member sends over its own network port; the ring's other hops stay inside.
+        link = min(link, hardware.network * rates.network * inside)
+    return latency(group, hardware, rates) + volume * (group.size - 1) / group.size / link
 
 
 def reduce_seconds(volume: float, group: Group, hardware: Hardware, rates: Rates) -> float:
-    """All-reduce of `volume` bytes."""
-    return 2 * gather_seconds(volume, group, hardware, rates)
+    """All-reduce of `volume` bytes: the volume of two rings, the latency of two trees (NCCL picks trees for that reason)."""
+    ring = gather_seconds(volume, group, hardware, rates) - latency(group, hardware, rates)
+    return 2 * (ring + latency(group, hardware, rates, tree=True))
+
+
+def latency(group: Group, hardware: Hardware, rates: Rates, tree: bool = False) -> float:
+    """Seconds that an empty message takes around a group's ring, or up its tree."""
+    if group.size == 1:
+        return 0.0
+    inside = group.per_node(hardware)
+    nodes = ceil(group.size / inside)
+    hops = (nodes if not tree else ceil(log2(nodes))) if nodes > 1 else 0
+    return rates.node_latency * inside + rates.network_latency * hops
 
 
 def send_seconds(volume: float, stride: int, hardware: Hardware, rates: Rates) -> float:

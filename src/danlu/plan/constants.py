@@ -26,6 +26,7 @@ class Rates(BaseModel):
     launch: float = Field(ge=0, description="Seconds before a kernel does work, when it is not hidden behind the one before.")
     node_latency: float = Field(ge=0, description="Seconds per member of a collective inside a node.")
     network_latency: float = Field(ge=0, description="Seconds per node that a collective spans.")
+    skew: float = Field(ge=0, description="Seconds a step by which every further node delays the rest: the slowest one decides.")
     host: float = Field(ge=0, description="Seconds of an optimizer step in which the device waits for its host.")
 
 

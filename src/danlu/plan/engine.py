@@ -62,6 +62,8 @@ class Engine:
     """Bytes of 16-bit gradients that are reduced in one collective."""
     scatters_gradients: bool = True
     """ZeRO 1 and 2 reduce-scatter gradients; otherwise they all-reduce."""
+    gathers_per_layer: int = 1
+    """Collectives a layer in which ZeRO's ranks get their updated weights back."""
     regathers: bool = False
     """Sequence-parallel inputs are gathered once more in the backward pass."""
     split: str = "balanced"
@@ -120,6 +122,7 @@ NANOTRON = Engine(
     weight=2,
     accumulation=10,
     scatters_gradients=False,
+    gathers_per_layer=6,
     regathers=True,
     split="cumulative",
     reports_first_stage=True,

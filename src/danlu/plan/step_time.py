@@ -68,7 +68,8 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     data = _data(job, hardware, rate, layer_forward, layer_backward)
     optimizer = _optimizer(job, hardware, rate)
     offload = _offload(job, hardware)
-    total = piped + data + optimizer + offload
+    nodes = ceil(job.devices / hardware.devices_per_node)
+    total = piped + data + optimizer + offload + rate.skew * (nodes - 1)
     one = job.dimensions
     matrices = one.layers * (one.attention_parameters + one.mlp_parameters) + one.table
     tokens = job.global_batch * job.sequence
@@ -193,7 +194,8 @@ def _data(job: Job, hardware: Hardware, rate: Rates, forward: float, backward: f
         buckets = max(1, ceil(count * 2 / job.engine.bucket))
         reduce = buckets * once(count * sent / buckets, group, hardware, rate)
         hidden = layers * backward if job.engine.overlaps_gradients else 0.0
-        gathered = buckets * gather_seconds(count * job.width / buckets, group, hardware, rate) if job.zero_stage else 0.0
+        pieces = max(1, layers * job.engine.gathers_per_layer)
+        gathered = pieces * gather_seconds(count * job.width / pieces, group, hardware, rate) if job.zero_stage else 0.0
         exposed = max(exposed, _beside(hidden, reduce) + gathered)
     return exposed
 
