@@ -53,11 +53,11 @@ def timeline(plan: Plan) -> tuple[Timeline, str]:
     chunks = job.pipeline * job.virtual_stages
     places = max(1, DRAWN // (chunks * (3 if job.schedule == "zero-bubble" else 2)))
     shown = min(job.micro_batches, max(job.pipeline, places // job.pipeline * job.pipeline))
+    send = time.pipeline / (2 * job.micro_batches * job.virtual_stages)  # it blocks both sides, so that it is part of their work
     costs = []
     for forward, backward, layers in zip(time.forward, time.backward, job.stages, strict=True):
         shares = [each / sum(layers) for each in layers]
-        sends = job.pipeline > 1 and time.pipeline / (2 * (job.micro_batches * job.virtual_stages + job.pipeline - 1))
-        costs.append([Cost(forward * share, backward * share / 2, backward * share / 2, float(sends)) for share in shares])
+        costs.append([Cost(forward * s + send, backward * s / 2 + send, backward * s / 2) for s in shares])
     line = simulate(job.schedule, costs, shown, job.virtual_stages)  # type: ignore[arg-type]
     note = (
         f"the first {shown} of {job.micro_batches} micro-batches, as if there were no more" if shown < job.micro_batches else ""

@@ -17,6 +17,8 @@ KEPT = 5
 """Plans that are shown."""
 SAME = 1.01
 """Step times that differ by less are equal, and the simpler plan is the better one."""
+RECOMPUTED = ("none", "selective", "full")
+"""Least first."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,11 @@ def cost(job: Job) -> tuple[int, ...]:
     Mixed precision is the cheapest of all and comes before them. Fewer is simpler, and wins between plans of equal speed.
     """
     degrees = sum(degree > 1 for degree in (job.tensor, job.pipeline))
-    recompute = ("none", "selective", "full").index(job.recompute)
     return (
         OFFLOADS.index(job.offload),
         degrees,
         job.zero_stage,
-        recompute,
+        RECOMPUTED.index(job.recompute),
         int(job.recompute_every > 1),
         int(job.sequence_parallel),
         job.virtual_stages,
@@ -125,15 +126,26 @@ def _ranked(plans: list[Plan]) -> list[Plan]:
 
 def _fitting(choices: list[list[Plan]]) -> list[Plan]:
     """Of each kind of offload the fastest recompute that fits; offload is left out once nothing need be recomputed."""
-    found = []
+    found: list[Plan] = []
     for group in choices:
-        for plan in sorted(group, key=lambda each: each.time.seconds):
-            if plan.fits:
-                found.append(plan)
+        fit: list[Plan] = []
+        for plan in group:
+            if not any(_recomputes_less(other.job, plan.job) for other in fit) and plan.fits:
+                fit.append(plan)
+        if fit:
+            found.append(min(fit, key=lambda plan: plan.time.seconds))
+            if found[-1].job.recompute == "none":
                 break
-        if found and found[-1].job.recompute == "none":
-            break
     return found
+
+
+def _recomputes_less(job: Job, other: Job) -> bool:
+    """Whether a job makes anew at most what another one does, so that it is no slower."""
+    return RECOMPUTED.index(job.recompute) <= RECOMPUTED.index(other.recompute) and _share(job) <= _share(other)
+
+
+def _share(job: Job) -> float:
+    return 0.0 if job.recompute == "none" else 1 / job.recompute_every
 
 
 def _limit(fastest: dict[tuple[object, ...], float]) -> float:
