@@ -95,7 +95,7 @@ def _stages(plan: Plan) -> Iterator[str]:
     most = max(room, plan.memory.bound) * 1.02
     shown = [each for each in COMPONENTS if any(getattr(stage, each[0]) > 0 for stage in stages)]
     keys = "".join(f'<span><i style="background:{colour}"></i>{name}</span>' for _, name, colour in shown)
-    yield f'<p class="key">{keys}<span class="dim">black: safe bound, red: {gigabytes(room)} of the device</span></p>'
+    yield f'<p class="key">{keys}<span class="dim">tick: safe bound; red line: {gigabytes(room)} of the device</span></p>'
     for number, stage in enumerate(stages):
         yield _bar(f"stage {number}", stage, room, most)
 

@@ -135,6 +135,8 @@ def _own(own: Plan, best: Plan | None) -> str:
 def paste(plan: Plan) -> Iterator[str]:
     """The sections of a recipe, in YAML."""
     for section, fields in recipe_fields(plan.job).items():
+        if not fields:
+            continue
         inside = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
         yield f"{section + ':':10}{{{inside}}}"
 
