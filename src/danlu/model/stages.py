@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 from danlu.model.counts import parameter_parts
@@ -21,17 +22,19 @@ def split_layers(shape: ModelShape, stages: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(starts)]
 
 
-def split(layers: int, stages: int, layer: float, head: float) -> list[int]:
+@lru_cache(maxsize=4096)
+def split(layers: int, stages: int, layer: float, head: float) -> tuple[int, ...]:
     """Layers of each stage, where a layer costs `layer` and the last stage `head` on top. ValueError: too many stages."""
     if stages > layers:
         raise ValueError(f"{stages} stages of {layers} layers")
     # With n layers on the last stage and the rest spread evenly over the others, the best n is found by trying each.
     if stages == 1:
-        return [layers]
+        return (layers,)
 
     def dearest(last: int) -> float:
         others = -(-(layers - last) // (stages - 1))
         return max(others * layer, last * layer + head)
 
     last = min(range(1, layers - stages + 2), key=lambda n: (dearest(n), -n))
-    return [(layers - last) // (stages - 1) + (i < (layers - last) % (stages - 1)) for i in range(stages - 1)] + [last]
+    even, rest = divmod(layers - last, stages - 1)
+    return (*(even + (i < rest) for i in range(stages - 1)), last)

@@ -9,7 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 from ruamel.yaml import YAML
 
-FILE = "constants.yaml"
+FITTED, PRIORS = "constants.yaml", "priors.yaml"
+DEFAULT = "ampere"
+"""The family that stands in for one that nobody has named."""
 
 
 class Rates(BaseModel):
@@ -32,16 +34,39 @@ class Rates(BaseModel):
 
 @cache
 def rates(family: str) -> Rates:
-    """The constants of a hardware family; families without measured rows borrow those of the nearest one that has some."""
-    table = stored()["rates"]
-    value = table.get(family, table["default"])
-    while isinstance(value, str):
-        value = table[value]
-    return Rates.model_validate(value)
+    """The constants of a hardware family: fitted, or its prior, or those of the family that it borrows from."""
+    fitted, known = stored()["rates"], priors()
+    name = family if family in known else DEFAULT
+    while isinstance(known[name], str):
+        name = known[name]
+    return Rates.model_validate(fitted.get(name, known[name]))
+
+
+@cache
+def allocator(engine_name: str, compiled: bool) -> float:
+    """Bytes that an engine's allocator holds for activations and temporaries per byte of them that is alive.
+
+    1 for engines whose published memory is what tensors take; fitted where it is what the allocator has reserved.
+    """
+    return float(stored()["allocator"].get(allocator_key(engine_name, compiled), 1.0))
+
+
+def allocator_key(engine_name: str, compiled: bool) -> str:
+    """The name of an allocator constant."""
+    return f"{engine_name}-{'compiled' if compiled else 'eager'}"
 
 
 @cache
 def stored() -> Any:
-    """The whole file, residuals included."""
-    text = (resources.files("danlu.plan") / FILE).read_text(encoding="utf-8")
-    return YAML(typ="safe", pure=True).load(text)
+    """The fitted constants with their residuals."""
+    return _load(FITTED)
+
+
+@cache
+def priors() -> Any:
+    """What the fit starts from, by family; a name stands for the family that is borrowed from."""
+    return _load(PRIORS)
+
+
+def _load(name: str) -> Any:
+    return YAML(typ="safe", pure=True).load((resources.files("danlu.plan") / name).read_text(encoding="utf-8"))

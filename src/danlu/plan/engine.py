@@ -48,14 +48,15 @@ class Engine:
     """Bytes of a weight in mixed precision; below 4 there is an FP32 master copy."""
     gradient: int = 4
     """Bytes of a gradient in mixed precision."""
-    reserved: float = 1.0
-    """What the allocator holds for activations and temporaries, per byte of them that is alive; fitted, see `fit`."""
-    reserved_compiled: float = 1.0
-    """The same after compilation."""
     half_copy: bool = False
     """Autocast keeps a 16-bit copy of FP32 weights from forward to backward."""
     accumulation: int = 12
     """Bytes that adding a micro-batch's gradient to the kept one moves per weight; 0: the matrix product does it."""
+    fully_sharded: bool = True
+    """ZeRO is FSDP: weights are split at every stage between steps, gathered layer by layer beside the computation, and
+    gradients wait whole for the last micro-batch. Otherwise stage 1 gathers all weights after the update."""
+    gathered_width: int = 4
+    """Bytes of a gathered weight under FSDP."""
     overlaps_gradients: bool = True
     """Gradient reduction runs beside the last micro-batch's backward pass."""
     bucket: float = 25e6
@@ -90,6 +91,7 @@ MEGATRON = Engine(
     gradient=2,
     splits_checkpoint=False,
     accumulation=0,
+    fully_sharded=False,
     overlaps_gradients=False,
     bucket=float("inf"),
     regathers=True,
@@ -104,8 +106,7 @@ TORCHTITAN = Engine(
     repeats_kv=True,
     selective="alternate",
     logits=(2, 4, 4, 4),
-    reserved=1.12,
-    reserved_compiled=1.04,
+    gathered_width=2,
     split="ends",
 )
 NANOTRON = Engine(
@@ -117,17 +118,16 @@ NANOTRON = Engine(
     gathered=0.5,
     logits=(4, 4, 4),
     loss_bytes=(38, 14),
-    reserved=1.18,
-    reserved_compiled=1.18,
     weight=2,
     accumulation=10,
+    fully_sharded=False,
     scatters_gradients=False,
     gathers_per_layer=6,
     regathers=True,
     split="cumulative",
     reports_first_stage=True,
 )
-LITGPT = Engine("litgpt", norm_extra=2, keeps_qkv=True, repeats_kv=True, split="even", logits=(2, 2, 2, 2))
+LITGPT = Engine("litgpt", norm_extra=2, keeps_qkv=True, repeats_kv=True, split="even", logits=(2, 2, 2, 2), gathered_width=2)
 
 ENGINES = {each.name: each for each in (DANLU, MEGATRON, MEGATRON_2021, TORCHTITAN, NANOTRON, LITGPT)}
 

@@ -11,6 +11,7 @@ from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split
 from danlu.plan.engine import Engine, engine
+from danlu.plan.order import SCHEDULES, Schedule
 from danlu.recipe import Recipe
 
 WIDTH = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
@@ -125,7 +126,7 @@ class Job:
     context: int = 1
     virtual_stages: int = 1
     schedule: str = "1f1b"
-    """1f1b, interleaved, zero-bubble or gpipe."""
+    """1f1b, interleaved, zero-bubble, zero-bubble-v or gpipe."""
     zero_stage: int = 0
     sequence_parallel: bool = False
     recompute: str = "none"
@@ -195,6 +196,13 @@ class Job:
         return max(1, ceil(self.global_batch / (self.micro_batch * self.data)))
 
     @property
+    def plain_schedule(self) -> Schedule:
+        """The schedule by the name that ``plan.order`` gives it; interleaving one chunk is 1F1B."""
+        if self.schedule not in SCHEDULES:
+            raise UserError(f"schedule: {self.schedule!r} is unknown; give one of {', '.join(SCHEDULES)}")
+        return "1f1b" if self.schedule == "interleaved" and self.virtual_stages == 1 else self.schedule
+
+    @property
     def local_sequence(self) -> int:
         """Tokens of a sample that one context rank holds."""
         return ceil(self.sequence / self.context)
@@ -219,7 +227,7 @@ class Job:
             raise UserError(f"pipeline: {count} stages of {self.dimensions.layers} layers; use at most one stage a layer")
         one = self.dimensions
         if self.engine.split == "balanced":
-            return tuple(split(one.layers, count, one.attention_parameters + one.mlp_parameters, one.table))
+            return split(one.layers, count, one.attention_parameters + one.mlp_parameters, one.table)
         if self.engine.split == "cumulative":  # a stage ends with the layer that takes it past its share
             layer = one.attention_parameters + one.mlp_parameters
             share = (one.layers * layer + one.table) / count
@@ -233,7 +241,7 @@ class Job:
         even, rest = divmod(one.layers, count)
         return tuple(even + (i < rest) for i in range(count))
 
-    @property
+    @cached_property
     def stages(self) -> tuple[tuple[int, ...], ...]:
         """For every pipeline rank the layers of each of its chunks."""
         return tuple(self.chunks[rank :: self.pipeline] for rank in range(self.pipeline))
@@ -248,5 +256,5 @@ class Job:
         for name, value in (("heads", self.dimensions.heads), ("vocab", self.dimensions.vocab)):
             if self.tensor > value:
                 raise UserError(f"tensor: {self.tensor} ranks for {value} {name}; use at most {value}")
-        assert self.chunks
+        assert self.plain_schedule and self.chunks
         return self

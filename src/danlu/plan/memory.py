@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from danlu.plan import order
 from danlu.plan.activations import layer_bytes, working_bytes
+from danlu.plan.constants import allocator
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.parameters import states, trainable_parameters, weight_parameters
+from danlu.plan.parameters import StateWidths, states, trainable_parameters, weight_parameters
 
 WORKSPACE = 0.05e9
 """Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
+LOSS_CHUNK = 4 * 32e6
+"""Bytes of the logits that danlu's loss holds at once, with their FP32 softmax."""
 STATES_MARGIN, MOVING_MARGIN, FIXED_MARGIN = 1.02, 1.3, 0.3e9
-"""The bound: states are exact but for padding; what comes and goes is not."""
-
+"""The bound: states are exact but for padding; what comes and goes is not. Two and a half times the spread of the residuals."""
 
 Verdict = Literal["fits", "tight", "no"]
 
@@ -29,13 +33,14 @@ class StageMemory:
     optimizer: float
     activations: float
     logits_and_loss: float
+    embedding: float
+    """Output of the input embedding."""
     communication: float
-    """Gathered parameters and unsharded gradients of ZeRO, buffers of reductions and sends."""
+    """Weights that ZeRO has gathered, and gradients that it has not split yet."""
     temporaries: float
     overhead: float
+    """Library workspace, and what the allocator holds beyond what is alive."""
     bound: float
-    embedding: float = 0.0
-    """Input embedding's output."""
 
     @property
     def states(self) -> float:
@@ -76,75 +81,103 @@ class Memory:
         return "tight" if self.peak <= hardware.memory else "no"
 
 
-def memory(job: Job, hardware: Hardware) -> Memory:
-    """Predict every stage."""
-    return Memory(tuple(_stage(job, rank) for rank in range(job.pipeline)))
+@dataclass(frozen=True)
+class _Shared:
+    """What is the same on all stages of a job."""
+
+    job: Job
+    width: StateWidths
+    layer: float
+    """Bytes of one layer's activations."""
+    working: float
+    residual: float
+    """Bytes of one hidden state between layers."""
+    reserved: float
 
 
-def in_flight(job: Job, rank: int) -> float:
-    """Micro-batches, counted in whole stages, whose activations a pipeline rank keeps at once.
-
-    1F1B: one for each stage from here to the end. Interleaved keeps 1 + (p - 1) / (p v) times as much on the first rank
-    (Korthikanti et al. 2022, section 4.2.3). GPipe keeps all.
-    """
-    p, m, v = job.pipeline, job.micro_batches, job.virtual_stages
-    if job.schedule == "gpipe":
-        return m
-    if v == 1:
-        return min(p - rank, m)
-    chunks = (p - rank - 1) * 2 + (v - 1) * p + 1
-    return min(chunks, m * v) / v
+def memory(job: Job, hardware: Hardware, reserved: float | None = None) -> Memory:
+    """Predict every stage. What a job needs is the same on all devices; `reserved` replaces the engine's allocator constant."""
+    residual = job.tokens * job.dimensions.hidden * job.width / (job.tensor if job.sequence_parallel else 1)
+    reserved = reserved or allocator(job.engine_name, job.compile)
+    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), residual, reserved)
+    parameters = zip(weight_parameters(job), trainable_parameters(job), strict=True)
+    return Memory(tuple(_stage(shared, rank, *counts) for rank, counts in enumerate(parameters)))
 
 
-def _stage(job: Job, rank: int) -> StageMemory:
-    width = states(job)
-    held, trained = weight_parameters(job)[rank], trainable_parameters(job)[rank]
-    z, shards = job.zero_stage, job.shards
-    weights = trained * width.weight / (shards if z == 3 else 1)
+def in_flight(job: Job, rank: int) -> Sequence[int]:
+    """For each of a rank's chunks the micro-batches whose activations it keeps when it keeps most."""
+    kind, m, v = job.plain_schedule, job.micro_batches, job.virtual_stages
+    if order.problem(kind, job.pipeline, m, v) is None:
+        return order.in_flight(kind, rank, job.pipeline, m, v)
+    return [min(job.pipeline - rank, m)] * v  # no such schedule exists; 1F1B on every chunk stands in
+
+
+def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemory:
+    job, width, z = shared.job, shared.width, shared.job.zero_stage
+    split = job.shards if z == 3 or (z and job.engine.fully_sharded) else 1
+    weights = trained * width.weight / split
     if job.lora is not None:
-        weights += _frozen_bytes(job, rank) / (shards if z == 3 else 1)
-    gradients = trained * width.gradient / (shards if z >= 2 else 1)
-    master = trained * width.master / (shards if z >= 1 else 1)
-    optimizer = trained * width.optimizer / (shards if z >= 1 else 1)
+        weights += _frozen_bytes(job, rank, held) / split
+    gradients = trained * width.gradient / (job.shards if z >= 2 or split > 1 else 1)
+    master = trained * width.master / (job.shards if z else 1)
+    optimizer = trained * width.optimizer / (job.shards if z else 1)
     if job.offload != "none":
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
         weights = 0.0
-    layers = sum(job.stages[rank])
-    activations = in_flight(job, rank) * layers * layer_bytes(job)
-    residual = job.tokens * job.dimensions.hidden * job.width / (job.tensor if job.sequence_parallel else 1)
-    logits = 0.0
-    if rank == job.pipeline - 1:
-        logits = job.tokens * job.dimensions.vocab / job.tensor * sum(job.engine.logits) + 2 * residual
-    embedding = residual if rank == 0 else 0.0
+    chunks = job.stages[rank]
+    activations = sum(many * layers for many, layers in zip(in_flight(job, rank), chunks, strict=True)) * shared.layer
+    logits = _loss_bytes(job) + 2 * shared.residual if rank == job.pipeline - 1 else 0.0
+    embedding = shared.residual if rank == 0 else 0.0
     # The loss is over when the last layer's backward pass begins: what each holds for itself is not there at the same time.
-    temporaries = max(0.0, working_bytes(job) - logits)
-    if job.engine.half_copy and job.precision in {"bf16", "fp16"} and z < 3:
+    temporaries = max(0.0, shared.working - logits)
+    if job.engine.half_copy and job.precision in {"bf16", "fp16"}:
         temporaries += held * 2
-    communication = _communication(job, held, layers)
+    communication = _communication(job, width, held, trained, sum(chunks))
     parts = weights + gradients + master + optimizer
-    moving = activations + logits + embedding + communication + temporaries
-    reserved = job.engine.reserved_compiled if job.compile else job.engine.reserved
-    overhead = WORKSPACE + (reserved - 1) * moving
-    bound = parts * STATES_MARGIN + moving * reserved * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN
+    moving = (activations + logits + embedding + communication + temporaries) * shared.reserved
     return StageMemory(
-        weights, gradients, master, optimizer, activations, logits, communication, temporaries, overhead, bound, embedding
+        weights=weights,
+        gradients=gradients,
+        master=master,
+        optimizer=optimizer,
+        activations=activations,
+        logits_and_loss=logits,
+        embedding=embedding,
+        communication=communication,
+        temporaries=temporaries,
+        overhead=WORKSPACE + moving * (1 - 1 / shared.reserved),
+        bound=parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN,
     )
 
 
-def _frozen_bytes(job: Job, rank: int) -> float:
+def _loss_bytes(job: Job) -> float:
+    """Logits and what the loss makes of them; or, where it goes a few rows at a time, the head's gradient in its stead."""
+    one = job.dimensions
+    if job.engine.logits:
+        return job.tokens * one.vocab / job.tensor * sum(job.engine.logits)
+    return LOSS_CHUNK + (one.table / job.tensor * (4 + 4) if job.lora is None else 0.0)
+
+
+def _frozen_bytes(job: Job, rank: int, held: float) -> float:
     """Base weights under adapters: the linear layers in their own width, the embeddings and norms in 16 bit."""
     assert job.lora is not None
     one = job.dimensions
     matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
     bits = job.lora.base_bits
-    scales = 4 / 64 + 1 / 256 if bits == 4 else 0.0  # one FP32 maximum for 64 values (Dettmers et al. 2023)
-    rest = weight_parameters(job)[rank] - matrices
-    return matrices * (bits / 8 + scales) + rest * job.width
+    scales = 4 / 64 if bits == 4 else 0.0  # an FP32 maximum for every 64 values (Dettmers et al. 2023)
+    return matrices * (bits / 8 + scales) + (held - matrices) * job.width
 
 
-def _communication(job: Job, held: float, layers: int) -> float:
-    """ZeRO 3: the layer in use and the one being fetched, and the gradient of one in its full size."""
-    if job.zero_stage < 3 or layers == 0:
+def _communication(job: Job, width: StateWidths, held: float, trained: float, layers: int) -> float:
+    """What ZeRO's ranks hold whole for a while."""
+    if job.zero_stage == 0 or layers == 0:
         return 0.0
-    return held / layers * (2 * job.width + job.engine.gradient)
+    one_layer = 1 / layers
+    if not job.engine.fully_sharded:
+        return held * one_layer * (2 * job.width + width.gradient) if job.zero_stage == 3 else 0.0
+    # The layer in use and the one being fetched; all of them where they are not split again after the forward pass.
+    gathered = min(1.0, 2 * one_layer) if job.zero_stage == 3 and job.pipeline == 1 else 1.0
+    waiting = job.micro_batches > 1 and (job.pipeline > 1 or job.zero_stage != 2)
+    gathered_width = 2 if job.pure else job.engine.gathered_width
+    return held * gathered * gathered_width + trained * (1.0 if waiting else one_layer) * width.gradient

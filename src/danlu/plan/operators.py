@@ -13,7 +13,7 @@ from danlu.plan.job import Job
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (64, 128, 0.8), (64, 64, 0.65))
 """Output tiles (rows, columns) that matrix-product libraries choose from, and the rate of each relative to the largest:
 a smaller tile reads its operands more often."""
-RING_SLOWDOWN = 0.35
+RING_SLOWDOWN = 0.3
 """How much longer the blocks of ring attention off the diagonal take: they are smaller, and their results are merged in FP32."""
 PIPELINE_DEPTH = 128
 """Values of the inner dimension that pass before a tile's pipeline is full and after it drains."""

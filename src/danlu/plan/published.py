@@ -151,9 +151,6 @@ def _job(row: dict[str, str]) -> Job:
     data = _integer(row, "data_parallel", max(1, gpus // (tensor * pipeline * context)))
     micro = _integer(row, "micro_batch", 1)
     zero = _integer(row, "zero_stage", 0)
-    if gpus == 1 and (machine := re.search(r"matches a (\d+)-gpu machine", notes)):
-        # The row says one device, its own notes say why that cannot be: planned as what litgpt does on several.
-        data, zero = int(machine[1]), 3
     return Job(
         dimensions=dimensions,
         sequence=_integer(row, "sequence"),

@@ -13,7 +13,7 @@ from statistics import mean
 from typing import Any, get_args
 
 from danlu.errors import UserError
-from danlu.plan.memory import Verdict, memory
+from danlu.plan.memory import Memory, Verdict, memory
 from danlu.plan.published import Ranking, Rows, Run, read
 from danlu.plan.step_time import step_time
 
@@ -53,10 +53,15 @@ class Scored:
 def predict(run: Run) -> Scored:
     """All that the planner says about a run."""
     needed = memory(run.job, run.hardware)
-    peak, bound = needed.peak, needed.bound
-    if run.job.engine.reports_first_stage:
-        peak, bound = needed.stages[0].estimate, needed.stages[0].bound
+    peak, bound = reported(run, needed)
     return Scored(run, step_time(run.job, run.hardware).seconds, peak, bound, needed.verdict(run.hardware))
+
+
+def reported(run: Run, needed: Memory) -> tuple[float, float]:
+    """Estimate and bound of the device whose memory the source reports: the fullest, or the first."""
+    if run.job.engine.reports_first_stage:
+        return needed.stages[0].estimate, needed.stages[0].bound
+    return needed.peak, needed.bound
 
 
 def score(rows: Rows) -> tuple[list[Scored], dict[str, Any]]:
@@ -64,6 +69,7 @@ def score(rows: Rows) -> tuple[list[Scored], dict[str, Any]]:
     scored = {each: predict(run) for each, run in rows.runs.items()}
     steps = [abs(e) for each in scored.values() if (e := each.step_error) is not None]
     memories = [abs(e) for each in scored.values() if (e := each.memory_error) is not None]
+    sound = [abs(e) for each in scored.values() if (e := each.memory_error) is not None and not each.run.suspect]
     oom = [each for each in scored.values() if each.run.outcome == "oom"]
     figures = {
         "step_rows": len(steps),
@@ -72,6 +78,7 @@ def score(rows: Rows) -> tuple[list[Scored], dict[str, Any]]:
         "memory_rows": len(memories),
         "memory_mean_abs_error": mean(memories) if memories else None,
         "memory_worst": max(memories, default=None),
+        "memory_mean_abs_error_without_suspect": mean(sound) if sound else None,
         "bound_violations": sum(e < 0 for each in scored.values() if (e := each.bound_error) is not None),
         "rankings": len(rows.rankings),
         "rankings_right": sum(right(pair, scored) for pair in rows.rankings),
@@ -109,8 +116,9 @@ def print_table(scored: list[Scored], rows: Rows, figures: dict[str, Any]) -> No
             space = f"{run.memory / 1e9:8.2f}{each.memory / 1e9:9.2f}{each.memory_error:+8.1%}{each.bound_error:+8.1%}"
         elif run.outcome == "oom":
             space = f"{'oom':>8}{each.memory / 1e9:9.2f}{'':16}"
-        wrong = "  <- wrong" if each.verdict == ("no" if run.outcome == "ok" else "fits") else ""
-        print(f"{run.id:<34}{step}  {space}  {each.verdict}{wrong}")
+        remark = "  (suspect, says its source)" if run.suspect else ""
+        remark += "  <- wrong" if each.verdict == ("no" if run.outcome == "ok" else "fits") else ""
+        print(f"{run.id:<34}{step}  {space}  {each.verdict}{remark}")
     print()
     groups: dict[str, list[Scored]] = defaultdict(list)
     for each in scored:

@@ -11,7 +11,7 @@ from danlu.plan.constants import Rates, rates
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
 from danlu.plan.operators import head_seconds, layer_seconds, move_seconds
-from danlu.plan.order import Schedule, problem, splits_backward
+from danlu.plan.order import problem, splits_backward
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
 from danlu.plan.schedule import Cost, seconds
 
@@ -100,11 +100,9 @@ def _pipelined(job: Job, hardware: Hardware, rate: Rates, forward: Sequence[floa
     if p == 1:
         return m * (forward[0] + backward[0])
     send = _sends(job, hardware, rate)
-    kind: Schedule = "1f1b" if job.schedule == "interleaved" and v == 1 else job.schedule  # type: ignore[assignment]
+    kind = job.plain_schedule
     share = WEIGHT_SHARE if splits_backward(kind) else 0.0
-    costs = [
-        [Cost(f / v + send, b / v * (1 - share) + send, b / v * share)] * v for f, b in zip(forward, backward, strict=True)
-    ]
+    costs = [[Cost(f / v + send, b / v * (1 - share) + send, b / v * share)] * v for f, b in zip(forward, backward, strict=True)]
     if problem(kind, p, m, v) is None:
         return seconds(kind, costs, m, v)
     slots = [f + b + 2 * send * v for f, b in zip(forward, backward, strict=True)]
@@ -177,27 +175,13 @@ def _sends(job: Job, hardware: Hardware, rate: Rates) -> float:
 
 
 def _data(job: Job, hardware: Hardware, rate: Rates, forward: float, backward: float) -> float:
-    """Gradient reduction (and ZeRO's gathering of parameters) that the layers' own work does not hide."""
+    """Gradient reduction (and ZeRO's gathering of weights) that the layers' own work does not hide, on the stage with most."""
     if job.shards == 1:
         return 0.0
     group = Group(job.shards, job.tensor)
-    parameters = trainable_parameters(job)
-    sent = 2 if job.pure else job.engine.gradient_width_sent
-    exposed = 0.0
-    for rank, chunks in enumerate(job.stages):
-        layers = sum(chunks)
-        count = parameters[rank]
-        if job.zero_stage == 3:
-            exposed = max(exposed, _fully_sharded(job, hardware, rate, group, count, layers, forward, backward))
-            continue
-        once = gather_seconds if job.zero_stage and job.engine.scatters_gradients else reduce_seconds
-        buckets = max(1, ceil(count * 2 / job.engine.bucket))
-        reduce = buckets * once(count * sent / buckets, group, hardware, rate)
-        hidden = layers * backward if job.engine.overlaps_gradients else 0.0
-        pieces = max(1, layers * job.engine.gathers_per_layer)
-        gathered = pieces * gather_seconds(count * job.width / pieces, group, hardware, rate) if job.zero_stage else 0.0
-        exposed = max(exposed, _beside(hidden, reduce) + gathered)
-    return exposed
+    exchange = _sharded if job.zero_stage == 3 or (job.zero_stage and job.engine.fully_sharded) else _replicated
+    counts = zip(weight_parameters(job), trainable_parameters(job), map(sum, job.stages), strict=True)
+    return max(exchange(job, hardware, rate, group, *count, forward, backward) for count in counts)
 
 
 def _beside(work: float, communication: float) -> float:
@@ -207,15 +191,56 @@ def _beside(work: float, communication: float) -> float:
     return max(0.0, communication - work) + OVERLAP_SLOWDOWN * min(work, communication)
 
 
-def _fully_sharded(
-    job: Job, hardware: Hardware, rate: Rates, group: Group, count: float, layers: int, forward: float, backward: float
+def _replicated(
+    job: Job,
+    hardware: Hardware,
+    rate: Rates,
+    group: Group,
+    held: float,
+    trained: float,
+    layers: int,
+    forward: float,
+    backward: float,
 ) -> float:
-    """Stage 3: every micro-batch gathers parameters twice and reduces gradients, layer beside layer."""
-    one = count / max(layers, 1)
-    gather = gather_seconds(one * job.width, group, hardware, rate)
-    reduce = gather_seconds(one * job.engine.gradient_width_sent, group, hardware, rate)
-    a_micro_batch = layers * (_beside(forward, gather) + _beside(backward, gather + reduce)) + gather + reduce
-    return job.micro_batches * a_micro_batch
+    """Gradients are reduced once, in buckets, beside the last backward pass; ZeRO 1 gathers what its ranks have updated."""
+    sent = 2 if job.pure else job.engine.gradient_width_sent
+    once = gather_seconds if job.zero_stage and job.engine.scatters_gradients else reduce_seconds
+    buckets = max(1, ceil(trained * 2 / job.engine.bucket))
+    reduce = buckets * once(trained * sent / buckets, group, hardware, rate)
+    exposed = _beside(layers * backward if job.engine.overlaps_gradients else 0.0, reduce)
+    if job.zero_stage == 0:
+        return exposed
+    pieces = max(1, layers * job.engine.gathers_per_layer)
+    return exposed + pieces * gather_seconds(held * job.width / pieces, group, hardware, rate)
+
+
+def _sharded(
+    job: Job,
+    hardware: Hardware,
+    rate: Rates,
+    group: Group,
+    held: float,
+    trained: float,
+    layers: int,
+    forward: float,
+    backward: float,
+) -> float:
+    """FSDP: every layer's weights are gathered beside the layer before, and its gradients reduced beside the one behind.
+
+    Gradients wait for the last micro-batch, except at stage 2. Stage 3 gathers again in the backward pass. Between a pipeline's
+    micro-batches weights stay gathered.
+    """
+    layers = max(layers, 1)
+    sent, width = (2, 2) if job.pure else (job.engine.gradient_width_sent, job.engine.gathered_width)
+    gather = gather_seconds(held / layers * width, group, hardware, rate)
+    reduce = gather_seconds(trained / layers * sent, group, hardware, rate)
+    m = job.micro_batches
+    gathers = 1 if job.pipeline > 1 else m
+    reductions = m if job.zero_stage == 2 and job.pipeline == 1 else 1
+    again = gather if job.zero_stage == 3 and job.pipeline == 1 else 0.0
+    seconds = gathers * (layers * _beside(forward, gather) + gather)
+    seconds += (m - reductions) * layers * _beside(backward, again)
+    return seconds + reductions * (layers * _beside(backward, again + reduce) + reduce)
 
 
 def _optimizer(job: Job, hardware: Hardware, rate: Rates) -> float:
