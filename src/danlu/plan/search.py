@@ -104,7 +104,7 @@ def search(request: Request, hardware: Hardware, devices: int) -> Found:
                 if Plan(job, hardware).time.seconds > _limit(fastest):
                     continue
                 choices = [[Plan(each, hardware) for each in group] for group in techniques(request, job)]
-                if not any(group[-1].fits for group in choices):
+                if not any(group and group[-1].fits for group in choices):
                     break
                 for plan in _fitting(choices):
                     fitting.append(plan)

@@ -56,6 +56,8 @@ def _variants(request: Request, basis: dict[str, Any]) -> Iterator[dict[str, Any
             for schedule in _open(request, "schedule", request.schedules if basis["pipeline"] > 1 else ("1f1b",)):
                 if zero not in stages or (sequence_parallel and not splits_sequence):
                     continue
+                if schedule == "zero-bubble" and (zero >= 2 or request.compile):
+                    continue  # its two backward passes would each gather parameters anew, and need a graph of their own
                 virtual = 2 if schedule in ("interleaved", "zero-bubble") else 1
                 if basis["pipeline"] * virtual <= request.dimensions.layers:
                     yield {
@@ -96,7 +98,8 @@ def techniques(request: Request, job: Job) -> list[list[Job]]:
 
     Parameters are offloaded from the shards of ZeRO 3 alone.
     """
-    recomputes = [mode for mode in RECOMPUTE if request.fixed.get("recompute", mode[0]) == mode[0]]
+    modes = RECOMPUTE[:1] if job.schedule == "zero-bubble" else RECOMPUTE  # each of its backward passes would recompute anew
+    recomputes = [mode for mode in modes if request.fixed.get("recompute", mode[0]) == mode[0]]
     if "recompute_every" in request.fixed:
         every = request.fixed["recompute_every"]
         recomputes = list(dict.fromkeys((kind, every if kind != "none" else 1) for kind, _ in recomputes))
