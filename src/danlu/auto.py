@@ -11,7 +11,7 @@ from danlu.plan import hardware
 from danlu.plan.explain import smallest_changes
 from danlu.plan.hardware import Hardware
 from danlu.plan.outcome import row
-from danlu.plan.request import Request, from_recipe, own_layout, recipe_fields
+from danlu.plan.request import Request, from_recipe, given, own_layout, recipe_fields
 from danlu.plan.search import SAME, Plan, search
 from danlu.plan.space import divisors
 from danlu.plan.verdict import paste
@@ -43,7 +43,7 @@ def filled(recipe: Recipe) -> tuple[Recipe, list[str]]:
     machines = _machines(recipe)
     if not machines:
         raise UserError(f"parallel.auto: no hardware file describes this GPU ({', '.join(hardware.names())}); give the layout")
-    request = from_recipe(recipe, resolve_shape(recipe, _vocabulary(recipe)), _fixed(recipe))
+    request = from_recipe(recipe, resolve_shape(recipe, _vocabulary(recipe)), given(recipe))
     best = _best(request.with_(precisions=(recipe.train.precision,)), machines)
     bound = f"at most {gigabytes(best.memory.bound)} of {gigabytes(best.hardware.memory)} a device"
     told = f"planned for {best.job.devices} x {best.hardware.name}: {layout(best.job)}; {techniques(best.job)}; {bound}"
@@ -59,23 +59,6 @@ def prediction(recipe: Recipe, shape: ModelShape) -> dict[str, Any] | None:
     here = next((each for each in machines if each.devices == wanted), machines[-1]).hardware
     predicted = row(Plan(own_layout(recipe, shape), here), from_recipe(recipe, shape))
     return {"hardware": here.name, "device_memory": here.memory, **predicted}
-
-
-def _fixed(recipe: Recipe) -> dict[str, Any]:
-    """What the search may not change: all of a section that is given, and what is given beside auto."""
-    fixed: dict[str, Any] = {}
-    for section in (recipe.parallel, recipe.memory):
-        names = section.model_fields_set if section.auto else set(type(section).model_fields)
-        fixed |= {name: getattr(section, name) for name in names - {"auto"}}
-    if fixed.get("micro_batch", 0) is None:
-        del fixed["micro_batch"]
-    optimizer, parameters = fixed.pop("offload_optimizer", None), fixed.pop("offload_parameters", None)
-    fixed.pop("offload_folder", None)
-    if parameters not in (None, "none"):
-        fixed["offload"] = f"parameters-{parameters}"
-    elif optimizer is not None:
-        fixed["offload"] = "none" if optimizer == "none" else f"optimizer-{optimizer}"
-    return fixed
 
 
 def _best(request: Request, machines: list[Machine]) -> Plan:

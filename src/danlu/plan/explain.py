@@ -13,7 +13,6 @@ from danlu.plan.search import SAME, Plan, fits
 from danlu.plan.timeline import duration
 from danlu.plan.words import gigabytes, offload, recompute
 
-MOST_DEVICES = 1 << 20
 SHORTEST = 128
 """Tokens of a sample below which no shorter one is proposed."""
 
@@ -146,12 +145,13 @@ def _shorter(request: Request, hardware: Hardware, devices: int) -> Iterator[Cha
 
 
 def _more_devices(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    number = 2 * devices
-    while number <= MOST_DEVICES:
+    """Twice as many, and so on, and the powers of two between them."""
+    doubled = [devices << times for times in range(1, 20)]
+    powers = [1 << times for times in range(20) if 1 << times > devices]
+    for number in sorted({*doubled, *powers}):
         if (plan := fits(request, hardware, number)) is not None:
             yield Change(f"{number:,} devices instead of {devices:,}", plan)
             return
-        number *= 2
 
 
 def _larger_device(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:

@@ -9,10 +9,12 @@ from typing import Any
 from danlu.plan.explain import Change, parts, smallest_changes, why_it_beats, why_it_fits
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
+from danlu.plan.order import splits_backward
 from danlu.plan.request import Request, recipe_fields
 from danlu.plan.schedule import Cost, Timeline, simulate
 from danlu.plan.search import Found, Plan, search
 from danlu.plan.space import divisors
+from danlu.plan.step_time import WEIGHT_SHARE
 
 DRAWN = 12_000
 """Operations of a picture, at most; a longer step is drawn with fewer micro-batches."""
@@ -55,9 +57,10 @@ def timeline(plan: Plan) -> tuple[Timeline, str]:
     shown = min(job.micro_batches, max(job.pipeline, places // job.pipeline * job.pipeline))
     send = time.pipeline / (2 * job.micro_batches * job.virtual_stages)  # it blocks both sides, so that it is part of their work
     costs = []
-    for forward, backward, layers in zip(time.forward, time.backward, job.stages, strict=True):
-        shares = [each / sum(layers) for each in layers]
-        costs.append([Cost(forward * s + send, backward * s / 2 + send, backward * s / 2) for s in shares])
+    weight = WEIGHT_SHARE if splits_backward(job.schedule) else 0.0  # type: ignore[arg-type]
+    for forward, backward in zip(time.forward, time.backward, strict=True):
+        f, b = forward / job.virtual_stages, backward / job.virtual_stages
+        costs.append([Cost(f + send, b * (1 - weight) + send, b * weight)] * job.virtual_stages)
     line = simulate(job.schedule, costs, shown, job.virtual_stages)  # type: ignore[arg-type]
     note = (
         f"the first {shown} of {job.micro_batches} micro-batches, as if there were no more" if shown < job.micro_batches else ""

@@ -65,6 +65,23 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
     )
 
 
+def given(recipe: Recipe) -> dict[str, Any]:
+    """What a search for an automatic recipe may not change: all of a section that is not auto, and what stands beside auto."""
+    fixed: dict[str, Any] = {}
+    for section in (recipe.parallel, recipe.memory):
+        names = section.model_fields_set if section.auto else set(type(section).model_fields)
+        fixed |= {name: getattr(section, name) for name in names - {"auto"}}
+    if fixed.get("micro_batch", 0) is None:
+        del fixed["micro_batch"]
+    optimizer, parameters = fixed.pop("offload_optimizer", None), fixed.pop("offload_parameters", None)
+    fixed.pop("offload_folder", None)
+    if parameters not in (None, "none"):
+        fixed["offload"] = f"parameters-{parameters}"
+    elif optimizer is not None:
+        fixed["offload"] = "none" if optimizer == "none" else f"optimizer-{optimizer}"
+    return fixed
+
+
 def own_layout(recipe: Recipe, shape: ModelShape) -> Job:
     """The layout that the recipe itself spells out."""
     return Job.from_recipe(recipe, shape)

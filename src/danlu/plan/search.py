@@ -103,7 +103,7 @@ def search(request: Request, hardware: Hardware, devices: int) -> Found:
                 considered += 1
                 if Plan(job, hardware).time.seconds > _limit(fastest):
                     continue
-                choices = [[Plan(each, hardware) for each in group] for group in techniques(request, job)]
+                choices = [[Plan(each, hardware) for each in group] for group in techniques(request, hardware, job)]
                 if not any(group and group[-1].fits for group in choices):
                     break
                 for plan in _fitting(choices):
@@ -162,7 +162,7 @@ def fits(request: Request, hardware: Hardware, devices: int) -> Plan | None:
     """Some plan that fits, or None; much faster than a search where there is one."""
     for precision in reversed(request.precisions):
         for row in layouts(request, hardware, devices, precision):
-            for group in techniques(request, row[0]):
+            for group in techniques(request, hardware, row[0]):
                 if group and (plan := Plan(group[-1], hardware)).fits:
                     return plan
     return None

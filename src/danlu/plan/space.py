@@ -93,11 +93,8 @@ def _job(request: Request, fields: dict[str, Any]) -> Job:
     )
 
 
-def techniques(request: Request, job: Job) -> list[list[Job]]:
-    """The layout with every kind of recompute, a list for each kind of offload, cheapest first.
-
-    Parameters are offloaded from the shards of ZeRO 3 alone.
-    """
+def techniques(request: Request, hardware: Hardware, job: Job) -> list[list[Job]]:
+    """The layout with every kind of recompute, a list for each kind of offload, cheapest first."""
     modes = RECOMPUTE[:1] if job.schedule == "zero-bubble" else RECOMPUTE  # each of its backward passes would recompute anew
     recomputes = [mode for mode in modes if request.fixed.get("recompute", mode[0]) == mode[0]]
     if "recompute_every" in request.fixed:
@@ -107,8 +104,15 @@ def techniques(request: Request, job: Job) -> list[list[Job]]:
     return [
         [job.with_(recompute=kind, recompute_every=every, offload=offload) for kind, every in recomputes]
         for offload in offloads
-        if job.zero_stage == 3 or not offload.startswith("parameters")
+        if _offloads(job, hardware, offload)
     ]
+
+
+def _offloads(job: Job, hardware: Hardware, offload: str) -> bool:
+    """Parameters leave from the shards of ZeRO 3 alone, and not to disk under compilation; a CPU's memory is its host's."""
+    if offload.startswith("parameters") and (job.zero_stage < 3 or (job.compile and offload.endswith("disk"))):
+        return False
+    return not (offload.endswith("host") and hardware.family == "cpu")
 
 
 def _open(request: Request, name: str, values: Iterable[Any]) -> list[Any]:

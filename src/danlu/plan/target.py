@@ -10,7 +10,7 @@ from danlu.errors import UserError
 from danlu.model.presets import PRESETS, preset
 from danlu.plan import config
 from danlu.plan.job import WIDTH, Dimensions, Job
-from danlu.plan.request import Request, from_recipe, own_layout
+from danlu.plan.request import Request, from_recipe, given, own_layout
 from danlu.plan.words import count
 from danlu.recipe.load import load
 from danlu.recipe.resolve import resolve_shape
@@ -32,27 +32,29 @@ class Given:
     precision: str | None = None
 
 
-def target(name: str, overrides: Sequence[str], given: Given) -> tuple[Request, Job | None]:
-    """The request, and the recipe's own layout if it is one. UserError: it is none of these, or does not take what is given."""
+def target(name: str, overrides: Sequence[str], beside: Given) -> tuple[Request, Job | None]:
+    """The request, and the layout that a recipe itself has. UserError: there is no such thing, or it takes no such option."""
     path = Path(name).expanduser()
     if name in PRESETS:
         shape = preset(name)
-        return _model(name, Dimensions.from_shape(shape), shape.max_sequence_length, (), overrides, given), None
+        return _model(name, Dimensions.from_shape(shape), shape.max_sequence_length, (), overrides, beside), None
     if path.suffix == ".json" or (path.is_dir() and not (path / "recipe.yaml").is_file() and (path / "config.json").is_file()):
         read = config.read(path)
         title = (path.parent if path.suffix == ".json" else path).resolve().name
-        return _model(title, read.dimensions, read.longest, read.notes, overrides, given), None
+        return _model(title, read.dimensions, read.longest, read.notes, overrides, beside), None
     if path.is_dir():
         path = path / "recipe.yaml"
     if not path.is_file():
         raise UserError(f"{name}: there is no such recipe, run, config.json or preset (danlu model list)")
-    if given != Given():
-        field = next(field for field, value in vars(given).items() if value is not None)
+    if beside != Given():
+        field = next(field for field, value in vars(beside).items() if value is not None)
         written = {"sequence": "data.sequence_length", "global_batch": "train.global_batch", "precision": "train.precision"}
         place = written.get(field, "train.steps")
         raise UserError(f"--{field.replace('_', '-')}: a recipe says that itself; override it: {place}=...")
     recipe = load(path, overrides)
     shape = resolve_shape(recipe, None)
+    if recipe.automatic:
+        return from_recipe(recipe, shape, given(recipe)), None
     return from_recipe(recipe, shape), own_layout(recipe, shape)
 
 

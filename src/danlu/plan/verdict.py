@@ -52,7 +52,10 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     where = f"{outcome.devices:,} x {hardware.name}"
     if best is None:
         room = gigabytes(hardware.memory)
-        yield f"no       {request.name} fits {where} ({room} each) with no layout and no technique"
+        if outcome.found.considered:
+            yield f"no       {request.name} fits {where} ({room} each) with no layout and no technique"
+        else:
+            yield f"no       layout of {outcome.devices:,} devices divides {_divided(request)}"
         for change in outcome.changes:
             yield f"change   {change.text}: {layout(change.plan.job)}, {techniques(change.plan.job)}"
         if not outcome.changes:
@@ -72,6 +75,13 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
         yield f"         and {gigabytes(best.host_memory)} of host memory a device"
     for place, line in enumerate(why_it_fits(best)):
         yield f"{'because' if place == 0 else '':8} {line}"
+
+
+def _divided(request: Request) -> str:
+    one = request.dimensions
+    sizes = f"{request.global_batch:,} samples, {one.heads} heads ({one.kv_heads} key/value) and {one.layers} layers"
+    kept = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
+    return sizes + (f" with {kept}" if kept else "")
 
 
 def columns(plans: Sequence[Plan], request: Request) -> tuple[list[str], list[list[str]]]:
