@@ -31,7 +31,7 @@ def request(name: str = "llama-3.1-8b", **changes: Any) -> Request:
 def recipe(**sections: Any) -> recipes.Recipe:
     tree: dict[str, Any] = {
         "name": "x",
-        "model": {"preset": "llama-10m", "vocab_size": 4096},
+        "model": {"preset": "llama-42m", "vocab_size": 4096},
         "data": {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": SEQUENCE},
     }
     train = {"global_batch": BATCH, "precision": "bf16", **sections.pop("train", {})}
