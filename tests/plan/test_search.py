@@ -202,3 +202,11 @@ def test_what_divides_into_nothing_is_said() -> None:
 def test_an_automatic_recipe_keeps_what_stands_beside_auto() -> None:
     made = recipe(parallel={"auto": True, "tensor": 2}, memory={"micro_batch": 2})
     assert given(made) == {"tensor": 2, "micro_batch": 2, "recompute": "none", "recompute_every": 1}
+
+
+def test_a_precision_that_the_device_has_not_is_refused() -> None:
+    old = H100.model_copy(update={"peak": H100.peak.model_copy(update={"bf16": None})})
+    with pytest.raises(UserError, match="precision: h100-80gb has no bf16; give one of fp32, fp16"):
+        plan(request(), old, 8)
+    mixed = plan(request(precisions=("fp16", "bf16")), old, 8)
+    assert {each.job.precision for each in mixed.found.plans} == {"fp16"}

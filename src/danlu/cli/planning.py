@@ -19,7 +19,7 @@ from danlu.cli.common import JSON, OVERRIDES, note, print_json
 @click.option("--sequence", type=click.IntRange(1), help="Without a recipe: tokens a sample.")
 @click.option("--global-batch", type=click.IntRange(1), help="Without a recipe: samples a step.")
 @click.option("--tokens", type=click.FloatRange(1), help="Without a recipe: tokens of the whole training, such as 15e12.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "fp8"]), help="Without a recipe. Default: bf16.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Without a recipe. Default: bf16.")
 @click.option("--sweep", metavar="SETTING=A,B,C", help="Tabulate devices, hardware, sequence, global_batch or micro_batch.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with the memory of every stage and the schedule.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the pipeline schedule of the best plan as SVG.")

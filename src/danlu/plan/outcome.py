@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from danlu.errors import UserError
 from danlu.plan.explain import Change, parts, smallest_changes, why_it_beats, why_it_fits
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
@@ -42,7 +43,10 @@ class Outcome:
 
 
 def plan(request: Request, hardware: Hardware, devices: int, own: Job | None = None) -> Outcome:
-    """Search, and look for the smallest changes when nothing fits."""
+    """Search, and look for the smallest changes when nothing fits. UserError: the device has none of the precisions."""
+    has = [name for name, rate in hardware.peak.model_dump().items() if rate is not None]
+    if not set(has) & set(request.precisions):
+        raise UserError(f"precision: {hardware.name} has no {' or '.join(request.precisions)}; give one of {', '.join(has)}")
     found = search(request, hardware, devices)
     changes = () if found.plans else tuple(smallest_changes(request, hardware, devices))
     mine = Plan(own, hardware) if own is not None and own.devices == devices else None

@@ -25,8 +25,11 @@ def layouts(request: Request, hardware: Hardware, devices: int, precision: str) 
     """Layouts without recompute and offload; the jobs of one list differ in their micro-batch alone, smallest first.
 
     Tensor ranks exchange activations in every layer, so they stay inside one machine; what the recipe refuses is left out.
+    There are none in a precision that the device does not have.
     """
     one, batch = request.dimensions, request.global_batch
+    if getattr(hardware.peak, precision) is None:
+        return
     for tensor in _open(request, "tensor", divisors(devices)):
         if devices % tensor or not _splits(request, hardware, tensor):
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 from danlu.errors import UserError
 from danlu.model.presets import PRESETS, preset
 from danlu.plan import config
-from danlu.plan.job import WIDTH, Dimensions, Job
+from danlu.plan.job import Dimensions, Job
 from danlu.plan.request import Request, from_recipe, given, own_layout
 from danlu.plan.words import count
 from danlu.recipe.load import load
@@ -63,8 +63,6 @@ def _model(
 ) -> Request:
     if overrides:
         raise UserError(f"{overrides[0]}: only a recipe has fields to override; use --sequence, --global-batch and --tokens")
-    if given.precision is not None and given.precision not in WIDTH:
-        raise UserError(f"--precision: {given.precision} is unknown; give one of {', '.join(WIDTH)}")
     assumed = list(notes)
     sequence = given.sequence
     if sequence is None:
