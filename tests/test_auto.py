@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,3 +145,30 @@ def test_editors_accept_the_word(recipe_file: Path) -> None:
     validate = pytest.importorskip("jsonschema").validate
     tree = load(recipe_file).model_dump(mode="json", exclude_unset=True)
     validate({**tree, "parallel": "auto", "memory": {"auto": True}}, recipes.json_schema())
+
+
+def _gpus(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
+    """Let torch report so many GPUs."""
+    import torch
+
+    facts = SimpleNamespace(name=name, total_memory=int(84.9e9))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)
+
+
+def test_a_machine_with_gpus_is_planned_for_them(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpus(monkeypatch, "NVIDIA H100 80GB HBM3", 4)
+    large = ["train.device=auto", "parallel=auto", "memory=auto", "model={preset: llama-3.1-8b}", "data.sequence_length=4096"]
+    filled, told = auto.filled(load(recipe_file, *large, "train.global_batch=64", "train.precision=bf16", "memory.micro_batch=1"))
+    assert filled.parallel.processes == 4
+    assert told[0].startswith("planned for 4 x h100-80gb: ")
+
+
+def test_a_gpu_that_no_file_describes_needs_a_layout(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _gpus(monkeypatch, "Tesla V100-SXM2-16GB", 2)
+    with pytest.raises(UserError, match=r"parallel.auto: no hardware file describes this GPU \(a100-40gb, .*; give the layout"):
+        auto.filled(load(recipe_file, "train.device=auto", "parallel=auto"))
+    given = load(recipe_file, "train.device=auto", "parallel.data=2")
+    assert auto.filled(given) == (given, [])
+    assert auto.prediction(given, recipes.resolve_shape(given, None)) is None
