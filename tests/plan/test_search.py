@@ -15,7 +15,7 @@ from danlu.plan import explain, verdict
 from danlu.plan.hardware import Hardware, load
 from danlu.plan.job import Dimensions, Job
 from danlu.plan.outcome import as_json, micro_batches, plan, timeline
-from danlu.plan.request import Request, from_recipe, given, recipe_fields
+from danlu.plan.request import OFFLOADS, Request, from_recipe, given, recipe_fields
 from danlu.plan.search import SAME, Plan, cost, fits, search
 from danlu.plan.space import divisors, layouts
 
@@ -88,8 +88,8 @@ def test_the_shortcuts_lose_nothing(name: str, hardware: str, devices: int) -> N
     assert cost(found[0].job) == simplest
     assert all(each.fits for each in found)
     # No layout that is shown last is beaten by one that is not shown.
-    shown = {(p.job.data, p.job.tensor, p.job.pipeline, p.job.zero_stage, p.job.offload) for p in found}
-    hidden = [p for p in everything if (p.job.data, p.job.tensor, p.job.pipeline, p.job.zero_stage, p.job.offload) not in shown]
+    shown = {(p.job.data, p.job.tensor, p.job.pipeline, p.job.zero_stage) for p in found}
+    hidden = [p for p in everything if (p.job.data, p.job.tensor, p.job.pipeline, p.job.zero_stage) not in shown]
     assert all(SAME * p.time.seconds >= found[-1].time.seconds / SAME for p in hidden)
 
 
@@ -112,6 +112,18 @@ def test_every_offload_that_is_searched_can_be_pasted() -> None:
     for offload in asked.offloads:
         made = recipe(**recipe_fields(basis.with_(offload=offload)))
         assert Job.from_recipe(made, recipes.resolve_shape(made, 4096)).offload == offload
+
+
+def test_offload_makes_room_where_nothing_else_does() -> None:
+    asked, device = request(), load("rtx-4090")
+    assert not search(asked.with_(offloads=("none",)), device, 4).plans
+    best = search(asked.with_(offloads=OFFLOADS), device, 4).plans[0]
+    assert best.job.offload == "optimizer-host"
+    assert 0 < best.host_memory <= device.host_memory
+    assert any(line.startswith("without the optimizer in host memory") for line in explain.why_it_fits(best))
+    poor = device.model_copy(update={"host_memory": 1e9})
+    found = search(asked.with_(offloads=OFFLOADS), poor, 4).plans
+    assert found and all(each.job.offload.endswith("disk") for each in found)
 
 
 def test_fixed_fields_are_kept() -> None:

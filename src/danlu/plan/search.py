@@ -155,7 +155,7 @@ def _limit(fastest: dict[tuple[object, ...], float]) -> float:
 
 def _key(job: Job) -> tuple[object, ...]:
     """Plans with the same key are variants of one layout, of which only the best is shown."""
-    return (job.data, job.tensor, job.pipeline, job.zero_stage, job.offload)
+    return (job.data, job.tensor, job.pipeline, job.zero_stage)
 
 
 def fits(request: Request, hardware: Hardware, devices: int) -> Plan | None:
