@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 from pydantic import ValidationError
 
-from danlu import __version__, engines
+from danlu import __version__, auto, engines
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepare import prepare as prepare_data
@@ -93,6 +93,8 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
     if engine.rank > 0:
         return train_loop(recipe, shape, engine, prepared, run.path, stream)
     run.write(SHAPE, shape.model_dump(mode="json"))
+    if (predicted := auto.prediction(recipe, shape)) is not None:
+        run.write("plan.json", predicted)
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
     run.write("environment.json", versions | _libraries() | probes.machine())
     try:
@@ -111,7 +113,10 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
 def worker(run: RunFolder, stream: TextIO, watches: bool = False) -> None:
     """One rank of a layout. With ``watches``, since no launcher of danlu's does, the first one looks after all."""
     with ranks.working(run.path) as rank:
-        recipe, prepared = run.load_recipe(), Prepared.open(run.data)
+        recipe = run.load_recipe()
+        if recipe.automatic:
+            raise UserError(f"{run.recipe_file}: the layout is not planned yet; start it with: danlu train {run.path}")
+        prepared = Prepared.open(run.data)
         ranks.begin(rank, recipe, prepared.fingerprint, run.path, watches)
         train(recipe, run, prepared, stream)
 

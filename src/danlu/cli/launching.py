@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, locate, note, open_run
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, locate, note, one_machine, open_run
 from danlu.errors import UserError
 
 
@@ -52,6 +52,8 @@ def launch(
         raise UserError(f"--image and --claim belong to --kubernetes; leave them out with --{kind}")
 
     settings, path = locate(recipe, overrides, root)
+    if settings.automatic:
+        raise one_machine()
     job = jobs.job(path, settings.parallel.processes, nodes, gpus=settings.train.device != "cpu")
     _, run = open_run(recipe, overrides, root, trains=True)
     if kind == "kubernetes":

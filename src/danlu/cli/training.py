@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, open_run, run_folder
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, one_machine, open_run, planned, run_folder
 from danlu.errors import UserError
 
 
@@ -86,6 +86,9 @@ def train(
     rank = environment.place()
     settings, path = locate(recipe, overrides, root)
     engines.check(settings)
+    if settings.automatic and (rank is not None or machines.count > 1):
+        raise one_machine()
+    settings = planned(settings)
     own_ranks(settings, machines)
     if rank is not None:
         joined.train(rank, settings, path, lambda: RunFolder.create(settings, path), click.echo, sys.stdout)

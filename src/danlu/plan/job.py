@@ -161,7 +161,7 @@ class Job:
             data=parallel.data,
             tensor=parallel.tensor,
             pipeline=parallel.pipeline,
-            virtual_stages=2 if parallel.schedule == "interleaved" and parallel.pipeline > 1 else 1,
+            virtual_stages=2 if parallel.schedule != "1f1b" and parallel.pipeline > 1 else 1,
             schedule=parallel.schedule,
             zero_stage=parallel.zero_stage if parallel.data > 1 else 0,
             sequence_parallel=parallel.sequence_parallel and parallel.tensor > 1,

@@ -99,9 +99,8 @@ def simulate(schedule: Schedule, costs: Sequence[Sequence[Cost]], micro_batches:
 def seconds(schedule: Schedule, costs: Sequence[Sequence[Cost]], micro_batches: int, virtual_stages: int = 1) -> float:
     """`simulate(...).seconds`, without simulating every micro-batch.
 
-    GPipe is a flow shop of equal jobs and has a closed form. The others are simulated with few micro-batches; once a whole period
-    of every device is the one before it, later by the same time, each further period is too, since it depends on the last ones
-    alone (a max-plus eigenvector). As long as that is not so, more micro-batches are simulated, at most all.
+    GPipe is a flow shop of equal jobs and has a closed form. The others are simulated with few micro-batches, and what a further
+    period adds is read off (see `_added`). As long as that cannot be told, more micro-batches are simulated, at most all.
     """
     devices = _devices(costs, virtual_stages)
     if (why := problem(schedule, devices, micro_batches, virtual_stages)) is not None:
@@ -115,8 +114,8 @@ def seconds(schedule: Schedule, costs: Sequence[Sequence[Cost]], micro_batches: 
     while few < rounds:
         program = _program(schedule, devices, few * size, virtual_stages)
         ends = _ends(program, durations, lags)
-        if (shift := _shift(program, ends)) is not None:
-            return max(ends) + (rounds - few) * shift
+        if (added := _added(program, ends, durations, lags)) is not None:
+            return max(ends) + (rounds - few) * added
         few *= 2
     return max(_ends(_program(schedule, devices, micro_batches, virtual_stages), durations, lags))
 
@@ -125,19 +124,40 @@ REACH = 3
 """Periods back that an operation depends on, at most: the head start of neighbours is two places, that of a chunk one round."""
 
 
-def _shift(program: _Program, ends: list[float]) -> float | None:
-    """By how much the last periods of all devices come after the ones before them; None while they differ."""
-    shift = None
-    for places, its_order in zip(program.places, program.orders, strict=True):
-        steady, period = its_order.steady, its_order.period
+def _added(program: _Program, ends: list[float], durations: list[float], lags: list[float]) -> float | None:
+    """Seconds that every further period adds to the step; None while that cannot be told.
+
+    An operation's start is the largest of other ends plus constants. So if the last periods of all devices come after the ones
+    before them by at most t, all further ones do, and by exactly t if it is the same t everywhere (max-plus eigenvector). And
+    a period adds at least the work of any device whose steady part is on the critical path: where that work is t, it adds t.
+    """
+    least, most = float("inf"), 0.0
+    for places, (_, steady, period) in zip(program.places, program.orders, strict=True):
         if len(steady) < (REACH + 1) * period:
             return None
         for position in range(steady.stop - REACH * period, steady.stop):
             later = ends[places[position]] - ends[places[position - period]]
-            shift = later if shift is None else shift
-            if abs(later - shift) > 1e-9 * shift:
-                return None
-    return shift
+            least, most = min(least, later), max(most, later)
+    if most - least <= 1e-9 * most:
+        return most
+    critical = _critical(program, ends, lags)
+    for places, (_, steady, period) in zip(program.places, program.orders, strict=True):
+        work = sum(durations[program.nodes[places[position]].cost] for position in range(steady.stop - period, steady.stop))
+        if most <= (1 + 1e-9) * work and places[steady.stop - 1] in critical:
+            return work
+    return None
+
+
+def _critical(program: _Program, ends: list[float], lags: list[float]) -> set[int]:
+    """The nodes on one longest chain of operations, each of which the next one waited for."""
+    node = max(range(len(ends)), key=ends.__getitem__)
+    chain = set()
+    while node >= 0:
+        chain.add(node)
+        before, needs, _, lag = program.nodes[node]
+        waited = needs >= 0 and (before < 0 or ends[needs] + lags[lag] > ends[before])
+        node = needs if waited else before
+    return chain
 
 
 def _flow_shop(costs: Sequence[Cost], micro_batches: int) -> float:
