@@ -53,6 +53,7 @@ def test_an_epoch_has_every_sample_once_as_plain_counting_gives_it(stream: Token
     found = [made[step] for step in range(made.samples)]
     expected = [truth(DOCUMENTS, LENGTH * i, LENGTH, mask) for i in range(made.samples)]
     names = {"inputs", "targets", "positions", "documents"} if mask else {"inputs", "targets"}
+    assert [int(batch.pop("samples")[0, 0]) for batch in found] == list(range(made.samples))
     assert all(batch.keys() == names for batch in found)
 
     def key(sample: dict[str, Any]) -> str:
@@ -69,6 +70,7 @@ def test_shapes_and_types(stream: TokenStream) -> None:
         "targets": ((4, 3, LENGTH), "int64"),
         "positions": ((4, 3, LENGTH), "int64"),
         "documents": ((4, 3, LENGTH), "int32"),
+        "samples": ((4, 3), "int64"),
     }
     assert all(array.flags.c_contiguous and array.flags.writeable for array in batch.values())
 
@@ -83,12 +85,15 @@ def test_the_global_batch_does_not_depend_on_ranks_and_micro_batches(
             batches(stream, global_batch=12, micro_batch=micro_batch, world_size=world_size)
         return
     for step in (0, 3, 1000):
-        whole = batches(stream, global_batch=12, micro_batch=12)[step]["inputs"].reshape(12, LENGTH)
+        whole = batches(stream, global_batch=12, micro_batch=12)[step]
         ranks = [
-            batches(stream, global_batch=12, micro_batch=micro_batch, rank=rank, world_size=world_size)[step]["inputs"]
+            batches(stream, global_batch=12, micro_batch=micro_batch, rank=rank, world_size=world_size)[step]
             for rank in range(world_size)
         ]
-        assert np.array_equal(np.concatenate([part.reshape(-1, LENGTH) for part in ranks]), whole)
+        for name in ("inputs", "samples"):
+            parts = [part[name].reshape(-1, *whole[name].shape[2:]) for part in ranks]
+            assert np.array_equal(np.concatenate(parts), whole[name][0]), name
+        assert whole["samples"][0].tolist() == list(range(12 * step, 12 * step + 12))
 
 
 def test_steps_run_on_over_epochs_and_a_batch_larger_than_the_corpus_is_whole_epochs(stream: TokenStream) -> None:

@@ -1,8 +1,8 @@
 """What is compared: layouts and memory techniques, each a few words, and the small models and batches that they train.
 
-Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule; sp
-sequence parallelism; full and selective recomputation, every2 in every second layer; mb and a number the micro-batch; bf16 and
-fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
+the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; drop dropout; mb and
+a number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 STEPS, MOVE_STEP = 20, 10
 LEARNING_RATE = 1e-3
 LENGTH, BATCH = 16, 8
+DROPOUT = 0.2
 TOLERANCE = {"loss": 1e-5, "norm": 1e-4, "weights": 1e-4, "evaluation": 1e-5}
 """Relative to the one-process float32 run: worst step for loss and norm, worst tensor (largest entry) for weights."""
 HALF_TOLERANCE = {"loss": 2e-3, "norm": 2e-2, "weights": 4e-2, "evaluation": 2e-3}
@@ -38,6 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
 BATCHES = {
     "packed": "two documents a sample; some positions, and all of one sample, are not supervised",
     "half": "the first half of the samples is not supervised at all, so that some data ranks have nothing to learn from",
+    "empty": "every fourth step has no target at all",
     "nomask": "no documents",
 }
 _MODEL_OF = {"family": "llama", **_BASE}
@@ -54,6 +56,7 @@ class Case:
     parallel: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     precision: str = "fp32"
+    dropout: float = 0.0
 
     @classmethod
     def of(cls, words: str) -> Case:
@@ -73,6 +76,10 @@ class Case:
                 memory["recompute"] = word
             elif word == "il":
                 parallel["schedule"] = "interleaved"
+            elif word == "zb":
+                parallel["schedule"] = "zero-bubble"
+            elif word == "drop":
+                made["dropout"] = DROPOUT
             elif word == "sp":
                 parallel["sequence_parallel"] = True
             elif word in ("bf16", "fp16"):
@@ -93,7 +100,7 @@ class Case:
     @property
     def reference(self) -> str:
         """The words of the one-process float32 run without accumulation or recomputation."""
-        return f"one {self.model} {self.batch} b{self.global_batch}"
+        return f"one {self.model} {self.batch} b{self.global_batch}" + (" drop" if self.dropout else "")
 
     @property
     def without_recompute(self) -> str | None:
@@ -116,7 +123,7 @@ class Case:
             "stages": ["train"],
             "model": _MODEL_OF | MODELS[self.model],
             "data": {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": LENGTH},
-            "train": train | {"precision": self.precision, "device": "cpu"},
+            "train": train | {"precision": self.precision, "device": "cpu", "dropout": self.dropout},
             "parallel": self.parallel,
             "memory": self.memory,
         }
@@ -135,18 +142,23 @@ QUICK = (
     "d2 t2 sp z3 half",
     "d2 p2 mb2 selective biases",
     "d2 p2 mb2 bf16",
+    "d2 p2 z1 zb mb1 tied empty",
+    "d2 t2 sp z3 mb2 drop",
 )
 """Four processes; part of every test run."""
 
 FULL = (
     # One process: accumulation, recomputation and half precision by themselves.
     *("one mb2", "one mb1 tied", "one full", "one full every2 qwen3", "one selective mb4", "one bf16", "one mb2 half"),
+    *("one mb2 drop", "one full drop", "one mb2 empty"),
     # Two
     *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
     *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
     *("t2", "t2 even", "t2 tied", "t2 biases", "t2 qwen2", "t2 qwen3", "t2 mistral", "t2 mb2", "t2 nomask"),
     *("t2 sp", "t2 sp tied", "t2 sp biases", "t2 sp qwen3", "t2 sp mistral mb2", "t2 sp full", "t2 selective", "t2 sp bf16"),
     *("p2 mb4", "p2 mb2 tied", "p2 mb1 even", "p2 mb2 half", "p2 mb2 nomask", "p2 mb2 mistral", "p2 mb4 full every2"),
+    *("p2 zb mb2", "p2 zb mb2 tied", "p2 zb mb1 even", "p2 zb mb2 half qwen3", "p2 zb mb2 bf16"),
+    *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
     # Three: what does not divide by two
     *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
@@ -156,9 +168,12 @@ FULL = (
     *("t2 p2 sp mb2 qwen2", "t4 sp wide", "t4 wide", "t4 widetied selective", "p4 mb1 wide", "d2 t2 tied"),
     *("d2 t2 z1 biases", "d2 t2 sp z3 mb2 qwen3", "d2 p2 z1 mb1 half", "d2 p2 z3 mb2 tied full", "t2 p2 il mb4 tied"),
     *("t2 p2 sp il mb2 selective", "d2 t2 z3 bf16", "d2 t2 fp16", "d2 p2 z3 mb2 fp16", "t2 p2 sp mb2 bf16"),
+    *("t2 p2 sp zb mb2 qwen2", "t2 p2 zb mb4 biases", "p4 zb mb1 eight", "d2 p2 zb mb2 drop half"),
+    *("t2 p2 sp selective mb4 drop qwen3",),
     # Eight
     *("d8 z3", "d2 t2 p2 mb2", "d2 t2 p2 sp z1 mb1 tied", "d2 t2 p2 sp z3 il mb2 qwen2", "d2 t2 p2 z3 mb2 full half"),
     *("d2 t4 z3 sp wide", "t4 p2 mb2 widetied", "p8 mb1 eight", "d4 p2 z1 mb1", "t8 eight", "d2 p4 z3 mb1 tied"),
+    *("d2 t2 p2 sp zb z1 mb1 tied", "d2 t2 p2 sp z1 mb2 drop tied"),
 )
 
 QUICK_MOVES = (
@@ -176,4 +191,5 @@ FULL_MOVES = (
     ("t4 wide", "p4 mb2 wide"),
     ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),
+    ("p2 zb mb2 drop", "t2 sp drop"),
 )

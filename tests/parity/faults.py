@@ -15,7 +15,8 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.tensor import DTensor
 
-from danlu.engines.torch import loss, pipeline, recompute, tensor_parallel
+from danlu.engines.torch import loss, parallelise, pipeline, recompute, tensor_parallel
+from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loss import IGNORED, VocabularyShard
@@ -120,6 +121,31 @@ def _same_slice() -> AbstractContextManager[Any]:
     return patch.object(Layout, "data_rank", property(lambda _: 0))
 
 
+def _same_masks() -> AbstractContextManager[Any]:
+    """Dropout goes by the place of a sample in the rank's own slice, as if each rank drew from one seed."""
+    honest = TorchEngine._placed
+
+    def wrong(self: TorchEngine, batch: Any) -> dict[str, torch.Tensor]:
+        before = self.data_rank * self.recipe.train.global_batch // self.layout.data
+        return honest(self, {**batch, "samples": batch["samples"] - before} if "samples" in batch else batch)
+
+    return patch.object(TorchEngine, "_placed", wrong)
+
+
+def _same_masks_along_the_sequence() -> AbstractContextManager[Any]:
+    """Each part of a split sequence takes itself for the first."""
+    return patch.object(parallelise, "Dropout", lambda rate, seed, _part: Dropout(rate, seed))
+
+
+def _other_mask_when_recomputed() -> AbstractContextManager[Any]:
+    honest = Dropout.keep
+
+    def wrong(self: Dropout, keys_bt: torch.Tensor, site: int, d: int) -> torch.Tensor:
+        return honest(self, keys_bt, site + 1000 * (torch._C._current_graph_task_id() != -1), d)
+
+    return patch.object(Dropout, "keep", wrong)
+
+
 def _averaged_micro_batches() -> AbstractContextManager[Any]:
     """The schedule divides gradients by the micro-batches, which the weight of each has in it already."""
     return patch.object(
@@ -172,6 +198,9 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     ),
     "one rank attends over the border of documents": ("d2", _looks_across),
     "all data ranks train on the same samples": ("d2", _same_slice),
+    "all data ranks draw the same dropout masks": ("d2 drop", _same_masks),
+    "all parts of the sequence draw the same dropout masks": ("t2 sp drop", _same_masks_along_the_sequence),
+    "recomputation draws other dropout masks": ("p2 mb4 drop full", _other_mask_when_recomputed),
     "one replica has another learning rate": ("d2", _one_rank_forgets_to_step),
     "recomputation from a rounded input": ("p2 mb4 full", _reads_dropped_state),
 }

@@ -92,8 +92,9 @@ def jobs_of(quick: bool, only: list[str]) -> list[list[Job]]:
     compared += [("fault", name) for name in faults.FAULTS]
     loads: list[Job] = [("load", f"{source} -> {target}") for source, target in moves]
     if only:
-        compared = [job for job in compared if job[1] in only]
-        loads = [job for job in loads if job[1] in only]
+        others = [words for words in only if " -> " not in words and words not in faults.FAULTS]
+        compared = [("case", words) for words in others] + [job for job in compared if job[0] == "fault" and job[1] in only]
+        loads = [("load", words) for words in only if " -> " in words]
     saves: list[Job] = [("save", words) for words in dict.fromkeys(job[1].split(" -> ")[0] for job in loads)]
     references: list[Job] = [("reference", _case(job).reference) for job in [*compared, *loads]]
     return [list(dict.fromkeys(references)), [*compared, *saves], loads]
@@ -128,7 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="A dozen combinations on four processes.")
     parser.add_argument("--json", type=Path, help="Write the figures there.")
-    parser.add_argument("--only", nargs="*", default=[], help="These combinations, moves or faults.")
+    parser.add_argument("--only", nargs="*", default=[], help="These combinations, moves or faults; any words will do.")
     options = parser.parse_args()
     results: dict[Job, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:

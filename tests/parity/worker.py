@@ -19,6 +19,7 @@ from cases import HALF_AT_LEAST, LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS
 from faults import FAULTS
 from safetensors.torch import load_file, save_file
 
+from danlu.engines.base import NOTHING_SUPERVISED
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.pieces import fill, gather
 from danlu.recipe import parse, resolve_shape
@@ -36,6 +37,8 @@ def global_batch(case: Case, step: int) -> Batch:
     batch = {"inputs": tokens[:, :-1].clone(), "targets": tokens[:, 1:].clone()}
     batch["targets"][torch.rand(size, LENGTH, generator=random) < 0.2] = -100
     batch["targets"][step % size] = -100
+    if case.batch == "empty" and step % 4 == 1:
+        batch["targets"][:] = -100
     if case.batch == "half":
         batch["targets"][: size // 2] = -100
     if case.batch != "nomask":
@@ -50,10 +53,9 @@ def global_batch(case: Case, step: int) -> Batch:
 def own_batch(engine: TorchEngine, case: Case, step: int) -> Batch:
     """This process's slice, (micro_batches, micro_batch, length)."""
     whole = global_batch(case, step)
-    return {
-        name: tensor.chunk(engine.recipe.parallel.data)[engine.data_rank].reshape(-1, engine.recipe.micro_batch, LENGTH)
-        for name, tensor in whole.items()
-    }
+    whole["samples"] = step * case.global_batch + torch.arange(case.global_batch)
+    mine = {name: tensor.chunk(engine.recipe.parallel.data)[engine.data_rank] for name, tensor in whole.items()}
+    return {name: tensor.unflatten(0, (-1, engine.recipe.micro_batch)) for name, tensor in mine.items()}
 
 
 @torch.no_grad()
@@ -70,9 +72,10 @@ def start(case: Case) -> TorchEngine:
 
 
 def train(engine: TorchEngine, case: Case, steps: range) -> Curve:
+    """Loss and gradient norm of the steps that were made; those without a target must not be."""
     results = [engine.train_step(own_batch(engine, case, step), LEARNING_RATE) for step in steps]
-    assert not any(result.skipped for result in results), results
-    return [(result.loss, result.gradient_norm) for result in results]
+    assert all(result.skipped in (None, NOTHING_SUPERVISED) for result in results), results
+    return [(result.loss, result.gradient_norm) for result in results if result.skipped is None]
 
 
 def outcome(engine: TorchEngine, curve: Curve, case: Case) -> dict[str, Any]:

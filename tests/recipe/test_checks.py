@@ -87,14 +87,35 @@ def test_sequence_parallelism_splits_the_sequence(refusal: Refusal, tree: Tree) 
     assert accepted(tree, "parallel.tensor=2", "data.sequence_length=511")
 
 
-def test_interleaved_needs_a_pipeline_and_rounds_of_micro_batches(refusal: Refusal, tree: Tree) -> None:
-    message = refusal("parallel.schedule=interleaved")
-    assert "parallel.schedule: interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out" in message
-    message = refusal("parallel={pipeline: 2, schedule: interleaved}")
-    assert "interleaved runs micro-batches in rounds of parallel.pipeline (2), and a step has 1" in message
+@pytest.mark.parametrize("name", ["interleaved", "zero-bubble"])
+def test_two_stages_a_rank_need_a_pipeline_and_rounds_of_micro_batches(refusal: Refusal, tree: Tree, name: str) -> None:
+    message = refusal(f"parallel.schedule={name}")
+    assert f"parallel.schedule: {name} orders a pipeline; give parallel.pipeline 2 or more, or leave it out" in message
+    message = refusal(f"parallel={{pipeline: 2, schedule: {name}}}")
+    assert f"{name} runs micro-batches in rounds of parallel.pipeline (2), and a step has 1" in message
     assert "choose memory.micro_batch such that it divides" in message
-    assert accepted(tree, "parallel={pipeline: 2, schedule: interleaved}", "memory.micro_batch=16")
-    assert "and a step has 1" in refusal("parallel={pipeline: 2, schedule: interleaved, data: 2}", "memory.micro_batch=16")
+    assert accepted(tree, f"parallel={{pipeline: 2, schedule: {name}}}", "memory.micro_batch=16")
+    assert "and a step has 1" in refusal(f"parallel={{pipeline: 2, schedule: {name}, data: 2}}", "memory.micro_batch=16")
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("memory.recompute=full", "memory.recompute (full)"),
+        ("memory.recompute=selective", "memory.recompute (selective)"),
+        ("train.compile=true", "train.compile"),
+        ("parallel.zero_stage=3", "parallel.zero_stage (3)"),
+    ],
+)
+def test_zero_bubble_refuses_what_cannot_follow_two_backward_passes(
+    refusal: Refusal, tree: Tree, override: str, named: str
+) -> None:
+    common = ("parallel.pipeline=2", "parallel.data=2", "memory.micro_batch=8", override)
+    message = refusal("parallel.schedule=zero-bubble", *common)
+    assert f"parallel.schedule: zero-bubble splits the backward pass in two, which {named} cannot follow" in message
+    assert "give 1f1b or interleaved, or leave the other out" in message
+    assert accepted(tree, *common)
+    assert accepted(tree, "parallel.schedule=zero-bubble", *common[:3], "parallel.zero_stage=1")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
-from danlu.engines.base import StepResult
+from danlu.engines.base import NOTHING_SUPERVISED, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.recipe import Recipe
 from danlu.recipe.sections import ModelSection
@@ -418,6 +418,18 @@ def test_overflows_of_the_loss_scale_are_told_and_not_counted(
     assert curve(tmp_path, "train/loss_scale") == {step: 2.0 ** (16 - step) for step in range(1, 13)}
     event = next(event for event in store.events(tmp_path / "metrics.sqlite") if event.kind == "skipped_step")
     assert event.data == {"loss_scale": 2.0**15}
+
+
+def test_batches_without_targets_are_told_and_not_counted(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    def empty(step: int) -> StepResult | float:
+        return falling(step) if step > 6 else StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, 1.0)
+
+    engine = scripted(empty)
+    summary, printed = run(recipe_of(), engine)
+    assert kinds(tmp_path).count("skipped_step") == 6
+    assert "step 6: no token of the batch has a target; the update was skipped" in printed
+    assert engine.weight == 6 and summary["first_loss"] == falling(7)
+    assert state(tmp_path)["position"]["non_finite"] == 0
 
 
 def test_the_summary_is_of_finite_losses(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:

@@ -57,15 +57,18 @@ class TrainingBatches:
     def __getitem__(self, step: int) -> Batch:
         """The batch of a step >= 0: arrays (micro_batches, micro_batch, sequence_length).
 
+        "samples" int64 (micro_batches, micro_batch): the how manieth sample of the run each is, whatever rank it falls to;
         "inputs" and "targets" int64 (-100: not trained on); with document_mask also "positions" int64, which begin anew with
         each document, and "documents" int32, which number the documents inside a sample from 0.
         """
         if step < 0:
             raise IndexError(f"step {step}")
         first = step * self._global_batch + self._first
-        indices = sample_indices(np.arange(first, first + self._mine), self.samples, self._seed)
+        numbers = np.arange(first, first + self._mine)
+        indices = sample_indices(numbers, self.samples, self._seed)
         batch = _assemble(self._stream, indices * self._length, self._length, self._document_mask)
-        return {name: array.reshape(-1, self._micro_batch, self._length) for name, array in batch.items()}
+        made = {name: array.reshape(-1, self._micro_batch, self._length) for name, array in batch.items()}
+        return made | {"samples": numbers.reshape(-1, self._micro_batch)}
 
 
 def evaluation_batches(

@@ -23,11 +23,15 @@ LOSS_SCALE_OVERFLOW = "loss scale overflow"
 """Why fp16 training skips a step now and then: the scale was too large and is halved. No cause for worry."""
 
 
+NOTHING_SUPERVISED = "no token of the batch has a target"
+"""Why a step is skipped that has nothing to learn from: weight decay and old momentum alone would change the weights."""
+
+
 @dataclass(frozen=True)
 class StepResult:
     """What one optimizer step did.
 
-    loss: mean over the supervised tokens of the whole global batch, nats a token.
+    loss: mean over the supervised tokens of the whole global batch, nats a token; NaN without any.
     supervised: number of those tokens.
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.

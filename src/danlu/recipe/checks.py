@@ -71,22 +71,37 @@ def _layout(recipe: Recipe) -> list[Problem]:
                 ("data", "sequence_length"), f"{text}; give {_nearest_multiples(recipe.data.sequence_length, parallel.tensor)}"
             )
         )
-    if parallel.schedule == "interleaved":
-        if parallel.pipeline == 1:
-            problems.append(
-                Problem(
-                    ("parallel", "schedule"), "interleaved orders a pipeline; give parallel.pipeline 2 or more, or leave it out"
-                )
-            )
-        elif recipe.train.global_batch % parallel.data == 0 and recipe.accumulation % parallel.pipeline:
-            text = f"interleaved runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline})"
-            way_out = "choose memory.micro_batch such that it divides"
-            problems.append(Problem(("parallel", "schedule"), f"{text}, and a step has {recipe.accumulation}; {way_out}"))
+    if parallel.schedule != "1f1b":
+        problems += _schedule(recipe)
     elif parallel.pipeline > 1 and recipe.train.global_batch % parallel.data == 0 and recipe.accumulation < parallel.pipeline:
         problems.append(_too_few_micro_batches(recipe))
     if parallel.pipeline > 1 and parallel.zero_stage == 2:
         text = "2 with a pipeline would reduce whole gradients after every micro-batch; give 1, or 3"
         problems.append(Problem(("parallel", "zero_stage"), text))
+    return problems
+
+
+def _schedule(recipe: Recipe) -> list[Problem]:
+    """What the schedules with several stages a rank need."""
+    parallel, name = recipe.parallel, recipe.parallel.schedule
+    problems = []
+    if parallel.pipeline == 1:
+        text = f"{name} orders a pipeline; give parallel.pipeline 2 or more, or leave it out"
+        problems.append(Problem(("parallel", "schedule"), text))
+    elif recipe.train.global_batch % parallel.data == 0 and recipe.accumulation % parallel.pipeline:
+        text = f"{name} runs micro-batches in rounds of parallel.pipeline ({parallel.pipeline})"
+        way_out = "choose memory.micro_batch such that it divides"
+        problems.append(Problem(("parallel", "schedule"), f"{text}, and a step has {recipe.accumulation}; {way_out}"))
+    if name == "zero-bubble":
+        # Each pass would recompute anew, gather the parameters of ZeRO 3 anew, and need a graph of its own.
+        clashes = {
+            f"memory.recompute ({recipe.memory.recompute})": recipe.memory.recompute != "none",
+            "train.compile": recipe.train.compile,
+            f"parallel.zero_stage ({parallel.zero_stage})": parallel.zero_stage >= 2,
+        }
+        if found := [field for field, there in clashes.items() if there]:
+            text = f"zero-bubble splits the backward pass in two, which {listed(found, 'and')} cannot follow"
+            problems.append(Problem(("parallel", "schedule"), f"{text}; give 1f1b or interleaved, or leave the other out"))
     return problems
 
 

@@ -63,6 +63,10 @@ OTHER_NAMES: dict[str, OtherName] = {
     "seq_len": _LENGTH,
     "max_seq_len": _LENGTH,
     "context_length": _LENGTH,
+    "hidden_dropout": _to("train.dropout"),
+    "hidden_dropout_prob": _to("train.dropout"),
+    "resid_pdrop": _to("train.dropout"),
+    "embd_pdrop": _to("train.dropout"),
     # the update rule and its schedule
     "lr": _to("train.optimizer.learning_rate"),
     "max_lr": _to("train.optimizer.learning_rate"),

@@ -187,7 +187,7 @@ def _layout_problems(recipe: Recipe, shape: ModelShape) -> list[Problem]:
             text = f"{parallel.tensor} does not divide model.{name} ({value}); give {listed(_divisors(shape), 'or')}"
             problems.append(Problem(("parallel", "tensor"), text))
             break
-    stages = parallel.pipeline * (2 if parallel.schedule == "interleaved" else 1)
+    stages = parallel.pipeline * parallel.stages_a_rank
     if stages > shape.layers:
         most = shape.layers * parallel.pipeline // stages
         text = f"{parallel.pipeline} makes {stages} stages of {shape.layers} layers; give at most {most}"

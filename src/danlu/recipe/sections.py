@@ -152,6 +152,12 @@ class TrainSection(Section):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
     )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        le=0.9,
+        description="Share of the entries that training zeroes in the embedding and in what attention and MLP add to it.",
+    )
     compile: bool = Field(False, description="Compile the model's graph before the first step.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the initial weights and the order of the data.")
     evaluate_every: int = Field(
@@ -184,9 +190,9 @@ class ParallelSection(Section):
         description="What data ranks split instead of keeping it whole: 1 optimizer states, 2 and gradients, 3 and parameters.",
         json_schema_extra=RESUMABLE,
     )
-    schedule: Literal["1f1b", "interleaved"] = Field(
+    schedule: Literal["1f1b", "interleaved", "zero-bubble"] = Field(
         "1f1b",
-        description="Order of the pipeline's micro-batches; interleaved has two stages a rank.",
+        description="Order of the pipeline's micro-batches; interleaved and zero-bubble have two stages a rank.",
         json_schema_extra=RESUMABLE,
     )
     sequence_parallel: bool = Field(
@@ -194,6 +200,11 @@ class ParallelSection(Section):
         description="Tensor ranks also split norms and the residual stream along the sequence.",
         json_schema_extra=RESUMABLE,
     )
+
+    @property
+    def stages_a_rank(self) -> int:
+        """Pipeline stages that each pipeline rank has."""
+        return 1 if self.schedule == "1f1b" else 2
 
     @property
     def processes(self) -> int:

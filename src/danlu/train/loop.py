@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from danlu import heartbeat
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
-from danlu.engines.base import LOSS_SCALE_OVERFLOW, Batch, Engine, StepResult
+from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token, parameter_count, state_bytes
 from danlu.model.shape import ModelShape
@@ -270,7 +270,7 @@ class _Session:
             return
         if result.skipped == LOSS_SCALE_OVERFLOW:
             self.changed = True
-        else:
+        elif result.skipped != NOTHING_SUPERVISED:
             self.position.non_finite += 1
         self.event("skipped_step", f"step {self.position.step} skipped: {result.skipped}", loss_scale=result.loss_scale)
         self.live.note(f"step {self.position.step}: {result.skipped}; the update was skipped")

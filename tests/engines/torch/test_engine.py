@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from danlu.engines.base import StepResult
+from danlu.engines.base import NOTHING_SUPERVISED, StepResult
 from danlu.engines.torch.engine import TorchEngine
 from danlu.errors import UserError
 
@@ -267,6 +267,19 @@ def test_a_seed_gives_its_weights_whatever_was_drawn_before(engine_of: EngineOf)
 
 def test_the_largest_seed_works(engine_of: EngineOf) -> None:
     assert torch.isfinite(engine_of(f"train.seed={2**63 - 1}").own["lm_head.weight"]).all()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_batch_without_targets_changes_nothing(engine_of: EngineOf, batch_of: BatchOf, precision: str) -> None:
+    """Weight decay and momentum from the step before would; the step says why it was skipped."""
+    engine = engine_of(f"train.precision={precision}", **TINY)
+    engine.train_step(batch_of(2, 2), 1e-2)
+    before = state_of(engine)
+    result = engine.train_step(batch_of(2, 2, ignored=1.1), 1e-2)
+    assert result.skipped == NOTHING_SUPERVISED and result.supervised == 0
+    assert math.isnan(result.loss) and result.gradient_norm == 0
+    assert_identical(state_of(engine), before)
+    assert engine.train_step(batch_of(2, 2), 1e-2).skipped is None
 
 
 # Compilation

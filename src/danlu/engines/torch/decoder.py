@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.loss import VocabularyShard, linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
@@ -99,13 +100,24 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
         self.mlp = MLP(shape)
         self.windowed = shape.sliding_window is not None and layer >= shape.full_attention_layers
+        self.layer = layer
+        self.dropout: Dropout | None = None
 
     def forward(
-        self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], masks: tuple[Tensor | None, Tensor | None], cache: Cache | None
+        self,
+        x_btd: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        masks: tuple[Tensor | None, Tensor | None],
+        cache: Cache | None,
+        keys_bt: Tensor | None = None,
     ) -> Tensor:
         mask = masks[1] if self.windowed else masks[0]
-        x_btd = x_btd + self.self_attn(self.input_layernorm(x_btd), rotary, mask, cache)
-        return x_btd + self.mlp(self.post_attention_layernorm(x_btd))  # type: ignore[no-any-return]
+        attended_btd = self.self_attn(self.input_layernorm(x_btd), rotary, mask, cache)
+        x_btd = x_btd + self._dropped(attended_btd, keys_bt, 2 * self.layer + 1)
+        return x_btd + self._dropped(self.mlp(self.post_attention_layernorm(x_btd)), keys_bt, 2 * self.layer + 2)
+
+    def _dropped(self, x_btd: Tensor, keys_bt: Tensor | None, site: int) -> Tensor:
+        return x_btd if self.dropout is None or keys_bt is None else self.dropout(x_btd, keys_bt, site)
 
 
 class Decoder(nn.Module):
@@ -122,6 +134,13 @@ class Decoder(nn.Module):
         self.register_buffer("frequencies", torch.empty(shape.head_dim // 2), persistent=False)
         self.attention_factor = 1.0
         self.window = shape.sliding_window
+        self.dropout: Dropout | None = None
+
+    def set_dropout(self, dropout: Dropout) -> None:
+        """Drop entries of the embedding and of what each half of a block adds, wherever sample numbers are given."""
+        self.dropout = dropout
+        for block in self.layers.values():
+            block.dropout = dropout  # type: ignore[assignment]
 
     def set_frequencies(self, shape: ModelShape) -> None:
         """Fill the rotary frequencies (they are computed, not loaded), once the module is on its device."""
@@ -134,12 +153,14 @@ class Decoder(nn.Module):
         positions_bt: Tensor | None = None,
         documents_bt: Tensor | None = None,
         cache: Cache | None = None,
+        samples_b: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (b, t, d), after the last norm.
 
         tokens_bt: int64; a later pipeline stage gets the hidden states of the one before instead.
         positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
         documents_bt: int32 document numbers; attention stays inside a number.
+        samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
         """
         start = cache.length if cache is not None else 0
         if positions_bt is None:
@@ -147,9 +168,14 @@ class Decoder(nn.Module):
         t = positions_bt.shape[1]  # under sequence parallelism the hidden states are shorter
         masks = attention_masks(start, t, documents_bt, self.window, tokens_bt.device)
         x_btd = tokens_bt if self.embed_tokens is None else self.embed_tokens(tokens_bt)
+        keys_bt = None
+        if self.dropout is not None and samples_b is not None:
+            keys_bt = self.dropout.keys(samples_b, x_btd.shape[1])
+            if self.embed_tokens is not None:
+                x_btd = self.dropout(x_btd, keys_bt, 0)
         rotary = self._rotary(positions_bt)
         for block in self.layers.values():
-            x_btd = block(x_btd, rotary, masks, cache)
+            x_btd = block(x_btd, rotary, masks, cache, keys_bt)
         if cache is not None:
             cache.length = start + t
         return x_btd if self.norm is None else self.norm(x_btd)
@@ -190,12 +216,13 @@ class CausalLM(nn.Module):
         cache: Cache | None = None,
         targets_bt: Tensor | None = None,
         scale: float = 1.0,
+        samples_b: Tensor | None = None,
     ) -> Tensor:
         """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits.
 
         An early pipeline stage returns its hidden states (b, t, d).
         """
-        hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache)
+        hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache, samples_b)
         if self.lm_head is None:
             return hidden_btd  # type: ignore[no-any-return]
         if targets_bt is None:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import Batch, Sampling, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, StepResult, StepSource
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
@@ -116,11 +116,14 @@ class TorchEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
+        assert "samples" in batch or not self.recipe.train.dropout
         counted = (batch["targets"] != IGNORED).sum().to(self._device)
         supervised = int(self.layout.sum(counted, "data"))
         scale = self.optimizer.loss_scale
+        if supervised == 0:
+            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / max(supervised, 1)
+        weight = scale * self.layout.data / supervised
         if self.pipeline is not None:
             total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
             self.pipeline.sum_tied_gradients()
@@ -219,7 +222,12 @@ class TorchEngine:
         tensors = self._placed(batch)
         with self._autocast():
             loss: Tensor = self.model(
-                tensors["inputs"], tensors["positions"], tensors.get("documents"), targets_bt=tensors["targets"], scale=scale
+                tensors["inputs"],
+                tensors["positions"],
+                tensors.get("documents"),
+                targets_bt=tensors["targets"],
+                scale=scale,
+                samples_b=tensors.get("samples"),
             )
         return loss.sum()
 

@@ -41,58 +41,57 @@ class VocabularyShard:
         return min(vocabulary, -(-vocabulary // self.mesh.size()) * self.mesh.get_local_rank())
 
 
-class _LinearCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_nd: Tensor,
-        weight_vd: Tensor,
-        targets_n: Tensor,
-        scale: float,
-        differentiate: bool,
-        group: dist.ProcessGroup | None,
-        first_row: int,
-    ) -> Tensor:
-        device = hidden_nd.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_nd.dtype
-        with torch.autocast(device, enabled=False):
-            weight, hidden = weight_vd.to(dtype), hidden_nd.to(dtype)
-            grad_hidden = torch.empty_like(hidden)
-            grad_weight: Tensor | None = None
-            total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-            rows = max(1, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
-            for first in range(0, hidden.shape[0], rows):
-                part_nd = hidden[first : first + rows]
-                logits_nv = part_nd @ weight.t()
-                targets = targets_n[first : first + rows]
-                if group is None:
-                    total += _cross_entropy(logits_nv, targets, scale)
-                else:
-                    total += _sharded_cross_entropy(logits_nv, targets, scale, group, first_row)
-                if differentiate:
-                    torch.mm(logits_nv, weight, out=grad_hidden[first : first + rows])
-                    piece_vd = (logits_nv.t() @ part_nd).float()
-                    grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
-            if differentiate and group is not None:
-                dist.all_reduce(grad_hidden, group=group)  # each rank has seen its part of the vocabulary only
-        ctx.save_for_backward(grad_hidden, grad_weight)
-        ctx.hidden_dtype, ctx.spent = hidden_nd.dtype, False
-        return total
+class _Known(torch.autograd.Function):
+    """A scalar whose gradient with respect to one tensor was computed with it."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
-        assert not ctx.spent, "the gradients are scaled in place, so that backward runs once"
+    def forward(ctx: Any, tensor: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        ctx.dtype, ctx.spent = tensor.dtype, False
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        assert not ctx.spent, "the gradient is scaled in place, so that backward runs once"
         ctx.spent = True
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return (
-            None if grad_hidden is None else grad_hidden.to(ctx.hidden_dtype).mul_(grad),
-            None if grad_weight is None else grad_weight.mul_(grad),
-            None,
-            None,
-            None,
-            None,
-            None,
-        )
+        (gradient,) = ctx.saved_tensors
+        return gradient.to(ctx.dtype).mul_(grad), None, None
+
+
+@torch.no_grad()
+def _with_gradients(
+    hidden_nd: Tensor,
+    weight_vd: Tensor,
+    targets_n: Tensor,
+    scale: float,
+    differentiate: bool,
+    group: dist.ProcessGroup | None,
+    first_row: int,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The loss and, with ``differentiate``, its gradients with respect to hidden states and weight."""
+    device = hidden_nd.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_nd.dtype
+    with torch.autocast(device, enabled=False):
+        weight, hidden = weight_vd.to(dtype), hidden_nd.to(dtype)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight: Tensor | None = None
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        rows = max(1, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
+        for first in range(0, hidden.shape[0], rows):
+            part_nd = hidden[first : first + rows]
+            logits_nv = part_nd @ weight.t()
+            targets = targets_n[first : first + rows]
+            if group is None:
+                total += _cross_entropy(logits_nv, targets, scale)
+            else:
+                total += _sharded_cross_entropy(logits_nv, targets, scale, group, first_row)
+            if differentiate:
+                torch.mm(logits_nv, weight, out=grad_hidden[first : first + rows])
+                piece_vd = (logits_nv.t() @ part_nd).float()
+                grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
+        if differentiate and group is not None:
+            dist.all_reduce(grad_hidden, group=group)  # each rank has seen its part of the vocabulary only
+    return total, grad_hidden, grad_weight
 
 
 def linear_cross_entropy(
@@ -104,7 +103,6 @@ def linear_cross_entropy(
     Matrix products run in the autocast precision if there is one; the softmax is FP32. With a vocabulary shard the weight is
     a DTensor split by rows, and every rank of its group returns the same loss.
     """
-    # ctx.needs_input_grad is true for a parameter even under no_grad.
     differentiate = torch.is_grad_enabled() and (hidden_btd.requires_grad or weight_vd.requires_grad)
     group, first_row = None, 0
     if vocabulary is not None:
@@ -112,10 +110,16 @@ def linear_cross_entropy(
         hidden_btd = vocabulary.whole_sequence(hidden_btd)
         group, first_row = vocabulary.group, vocabulary.first_row(weight_vd.shape[0])
         weight_vd = weight_vd.to_local()
-    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden_btd.reshape(-1, hidden_btd.shape[-1]), weight_vd, targets_bt.reshape(-1), scale, differentiate, group, first_row
+    hidden_nd = hidden_btd.reshape(-1, hidden_btd.shape[-1])
+    total, grad_hidden, grad_weight = _with_gradients(
+        hidden_nd, weight_vd, targets_bt.reshape(-1), scale, differentiate, group, first_row
     )
-    return total
+    if grad_weight is None:
+        return total
+    # Two nodes in the graph: a zero-bubble pipeline asks for the gradient of the hidden states first and of the weight later.
+    of_hidden: Tensor = _Known.apply(hidden_nd, total, grad_hidden)  # type: ignore[no-untyped-call]
+    of_weight: Tensor = _Known.apply(weight_vd, torch.zeros_like(total), grad_weight)  # type: ignore[no-untyped-call]
+    return of_hidden + of_weight
 
 
 def _cross_entropy(logits_nv: Tensor, targets_n: Tensor, scale: float) -> Tensor:

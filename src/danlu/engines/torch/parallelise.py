@@ -6,6 +6,7 @@ import torch
 
 from danlu.engines.torch import pipeline, recompute, shard, tensor_parallel
 from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.layout import Layout
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
@@ -20,11 +21,14 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     parallel = recipe.parallel
     with torch.device("meta"):
         whole = CausalLM(shape)
-    stages = pipeline.cut(whole, shape, layout, parallel.schedule) if layout.pipeline > 1 else [whole]
+    stages = pipeline.cut(whole, shape, layout, parallel.stages_a_rank) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
             tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
             stage.tie()
+        if recipe.train.dropout:
+            part = layout.tensor_rank if parallel.sequence_parallel else 0
+            stage.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed, part))
         recompute.apply(stage, recipe.memory.recompute, recipe.memory.recompute_every)
         if recipe.train.compile:
             _compile(stage, whole=layout.mesh is None)

@@ -1,4 +1,8 @@
-"""Pipeline parallelism: consecutive layers on consecutive ranks; 1F1B or interleaved order (Narayanan et al. 2021)."""
+"""Pipeline parallelism: consecutive layers on consecutive ranks.
+
+The orders are 1F1B and interleaved (Narayanan et al. 2021), and zero-bubble (Qi et al. 2024, ZB1P with two stages a rank), which
+computes the gradients of a stage's weights apart from those of its input, when there is nothing to wait for otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
 from torch.distributed.tensor import DTensor
 
 from danlu.engines.base import Batch
@@ -17,13 +21,10 @@ from danlu.engines.torch.layout import Layout
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
 
-CHUNKS = {"1f1b": 1, "interleaved": 2}
-"""Stages a rank."""
 
-
-def cut(whole: CausalLM, shape: ModelShape, layout: Layout, schedule: str) -> list[CausalLM]:
+def cut(whole: CausalLM, shape: ModelShape, layout: Layout, stages_a_rank: int) -> list[CausalLM]:
     """This rank's stages of a model that has no storage yet."""
-    ranges = split_layers(shape, layout.pipeline * CHUNKS[schedule])
+    ranges = split_layers(shape, layout.pipeline * stages_a_rank)
     return [_stage(whole, ranges, number) for number in range(layout.pipeline_rank, len(ranges), layout.pipeline)]
 
 
@@ -53,11 +54,13 @@ class Pipeline:
         ]
         # The stage that ends in the loss returns it; gradients are not divided, since every micro-batch carries its own weight.
         options: dict[str, Any] = {"loss_fn": lambda output, _target: output.sum(), "scale_grads": False}
-        self.schedule: Any = (
-            Schedule1F1B(wrapped[0], micro_batches, **options)
-            if len(wrapped) == 1
-            else ScheduleInterleaved1F1B(wrapped, micro_batches, **options)
-        )
+        self.schedule: Any
+        if schedule == "1f1b":
+            self.schedule = Schedule1F1B(wrapped[0], micro_batches, **options)
+        elif schedule == "interleaved":
+            self.schedule = ScheduleInterleaved1F1B(wrapped, micro_batches, **options)
+        else:
+            self.schedule = ScheduleInterleavedZeroBubble(wrapped, micro_batches, **options)
         self.pair = _ends(layout) if stages[0].tied else None
 
     def run(self, batch: Batch, scale: float, train: bool) -> Tensor:
@@ -67,6 +70,7 @@ class Pipeline:
         kwargs = {
             "positions_bt": batch["positions"],
             "documents_bt": batch.get("documents"),
+            "samples_b": batch.get("samples"),
             "targets_bt": batch["targets"] if self.last else None,
             "scale": scale,
         }

@@ -1,0 +1,55 @@
+"""Dropout (Srivastava et al. 2014) whose masks are a function of what they fall on, so that every layout draws the same ones.
+
+Whether an entry is dropped is a hash of (seed, number of the sample in the run, column in the sample, layer and half of it,
+channel). There is no random state: shards differ, replicas agree, recomputation redraws and a resumed run goes on by themselves.
+The hash is SplitMix64 (Steele, Lea & Flood 2014), and 16 bits of it decide about one entry.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LEVELS = 1 << 16
+"""The rate is rounded to a multiple of 1 / LEVELS."""
+_WORD_ENTRIES = 4
+
+
+def _signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+_STEP, _FIRST, _SECOND = (_signed(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """SplitMix64's output function; products wrap around, and shifts fill with zeros."""
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _FIRST
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _SECOND
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+class Dropout:
+    """Zeroes entries of a residual branch at a rate and scales the others up; the mask is a byte an entry, kept for backward."""
+
+    def __init__(self, rate: float, seed: int, part: int = 0) -> None:
+        """``part``: which part of the sequence this process holds, where tensor ranks split it."""
+        self.dropped = round(rate * LEVELS)
+        self.scale = LEVELS / (LEVELS - self.dropped)
+        self.seed, self.part = _signed(seed * 0xD1342543DE82EF95 + 1), part
+
+    def keys(self, samples_b: Tensor, t: int) -> Tensor:
+        """(b, t) int64: a hash of each token's sample number (over the whole run) and column."""
+        columns_t = torch.arange(self.part * t, (self.part + 1) * t, device=samples_b.device)
+        return _mixed(_mixed(samples_b + self.seed)[:, None] + columns_t * _STEP)
+
+    def keep(self, keys_bt: Tensor, site: int, d: int) -> Tensor:
+        """(b, t, d) bool: what stays at a place in the model, a number of its own."""
+        words = torch.arange(1, -(-d // _WORD_ENTRIES) + 1, device=keys_bt.device) * _STEP
+        stream_bt = _mixed(keys_bt + _signed((site + 1) * 0xA0761D6478BD642F))
+        entries_btd = _mixed(stream_bt[..., None] + words).view(torch.int16)[..., :d]
+        return entries_btd >= self.dropped - LEVELS // 2
+
+    def __call__(self, x_btd: Tensor, keys_bt: Tensor, site: int) -> Tensor:
+        return x_btd * self.keep(keys_bt, site, x_btd.shape[-1]) * self.scale
