@@ -1,8 +1,8 @@
 """What is compared: layouts and memory techniques, each a few words, and the small models and batches that they train.
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
-the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; drop dropout; mb and
-a number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; drop dropout; comp
+compilation; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Case:
     memory: dict[str, Any] = field(default_factory=dict)
     precision: str = "fp32"
     dropout: float = 0.0
+    compile: bool = False
 
     @classmethod
     def of(cls, words: str) -> Case:
@@ -80,6 +81,8 @@ class Case:
                 parallel["schedule"] = "zero-bubble"
             elif word == "drop":
                 made["dropout"] = DROPOUT
+            elif word == "comp":
+                made["compile"] = True
             elif word == "sp":
                 parallel["sequence_parallel"] = True
             elif word in ("bf16", "fp16"):
@@ -123,7 +126,7 @@ class Case:
             "stages": ["train"],
             "model": _MODEL_OF | MODELS[self.model],
             "data": {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": LENGTH},
-            "train": train | {"precision": self.precision, "device": "cpu", "dropout": self.dropout},
+            "train": train | {"precision": self.precision, "device": "cpu", "dropout": self.dropout, "compile": self.compile},
             "parallel": self.parallel,
             "memory": self.memory,
         }

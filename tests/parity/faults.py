@@ -140,8 +140,8 @@ def _same_masks_along_the_sequence() -> AbstractContextManager[Any]:
 def _other_mask_when_recomputed() -> AbstractContextManager[Any]:
     honest = Dropout.keep
 
-    def wrong(self: Dropout, keys_bt: torch.Tensor, site: int, d: int) -> torch.Tensor:
-        return honest(self, keys_bt, site + 1000 * (torch._C._current_graph_task_id() != -1), d)
+    def wrong(self: Dropout, keys_bt: torch.Tensor, half: int, d: int) -> torch.Tensor:
+        return honest(self, keys_bt, half + 2 * (torch._C._current_graph_task_id() != -1), d)
 
     return patch.object(Dropout, "keep", wrong)
 

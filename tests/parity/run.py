@@ -29,7 +29,7 @@ from cases import Case
 from torch.distributed import TCPStore
 
 Job = tuple[str, str]
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 300
 """Without an end of a combination, its processes are taken to hang."""
 
 

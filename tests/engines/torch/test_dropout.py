@@ -20,10 +20,10 @@ SIGMAS = 5.0
 """A right mask fails one in two million such looks; all inputs are fixed, so that the tests do not flicker."""
 
 
-def mask(seed: int = 0, first: int = 0, site: int = 1, rate: float = 0.1, d: int = D) -> Tensor:
+def mask(seed: int = 0, first: int = 0, layer: int = 1, half: int = 0, rate: float = 0.1, d: int = D) -> Tensor:
     """(B, T, d) of 0 and 1."""
     dropout = Dropout(rate, seed)
-    return dropout.keep(dropout.keys(torch.arange(first, first + B), T), site, d).double()
+    return dropout.keep(dropout.keys(torch.arange(first, first + B), T, layer), half, d).double()
 
 
 def chi_square(counts: Tensor, expected: Tensor) -> float:
@@ -68,7 +68,7 @@ def correlation(left: Tensor, right: Tensor) -> float:
 
 @pytest.mark.parametrize(
     "other",
-    [{"seed": 1}, {"site": 2}, {"site": 3}, {"first": B}, {"first": 1000 * B}],
+    [{"seed": 1}, {"half": 1}, {"layer": 2}, {"first": B}, {"first": 1000 * B}],
     ids=["seed", "other half", "next layer", "next step", "later step"],
 )
 def test_masks_of_other_seeds_layers_and_steps_are_independent(other: dict[str, int]) -> None:
@@ -96,20 +96,20 @@ def test_any_width_and_any_part() -> None:
     whole = Dropout(0.3, 7)
     parts = [Dropout(0.3, 7, part) for part in range(4)]
     samples = torch.arange(B)
-    pieces = [part.keep(part.keys(samples, T // 4), 5, D) for part in parts]
-    assert torch.equal(torch.cat(pieces, 1), whole.keep(whole.keys(samples, T), 5, D))
+    pieces = [part.keep(part.keys(samples, T // 4, 5), 1, D) for part in parts]
+    assert torch.equal(torch.cat(pieces, 1), whole.keep(whole.keys(samples, T, 5), 1, D))
 
 
 def test_what_stays_is_scaled_up_and_so_is_its_gradient() -> None:
     dropout = Dropout(0.25, 3)
     x = torch.randn(B, T, D, requires_grad=True)
-    keys = dropout.keys(torch.arange(B), T)
-    made = dropout(x, keys, 4)
-    factor = dropout.keep(keys, 4, D) * (1 / 0.75)
+    keys = dropout.keys(torch.arange(B), T, 4)
+    made = dropout(x, keys, 1)
+    factor = dropout.keep(keys, 1, D) * (1 / 0.75)
     torch.testing.assert_close(made, x.detach() * factor)
     made.sum().backward()
     torch.testing.assert_close(x.grad, factor.float())
-    assert dropout(torch.ones(B, T, D), keys, 4).mean().item() == pytest.approx(1.0, abs=0.02)
+    assert dropout(torch.ones(B, T, D), keys, 1).mean().item() == pytest.approx(1.0, abs=0.02)
 
 
 def test_training_draws_from_the_sample_numbers_and_evaluation_does_not(engine_of: EngineOf, batch_of: BatchOf) -> None:

@@ -100,7 +100,6 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
         self.mlp = MLP(shape)
         self.windowed = shape.sliding_window is not None and layer >= shape.full_attention_layers
-        self.layer = layer
         self.dropout: Dropout | None = None
 
     def forward(
@@ -113,11 +112,8 @@ class Block(nn.Module):
     ) -> Tensor:
         mask = masks[1] if self.windowed else masks[0]
         attended_btd = self.self_attn(self.input_layernorm(x_btd), rotary, mask, cache)
-        x_btd = x_btd + self._dropped(attended_btd, keys_bt, 2 * self.layer + 1)
-        return x_btd + self._dropped(self.mlp(self.post_attention_layernorm(x_btd)), keys_bt, 2 * self.layer + 2)
-
-    def _dropped(self, x_btd: Tensor, keys_bt: Tensor | None, site: int) -> Tensor:
-        return x_btd if self.dropout is None or keys_bt is None else self.dropout(x_btd, keys_bt, site)
+        x_btd = x_btd + _dropped(attended_btd, self.dropout, keys_bt, 0)
+        return x_btd + _dropped(self.mlp(self.post_attention_layernorm(x_btd)), self.dropout, keys_bt, 1)
 
 
 class Decoder(nn.Module):
@@ -168,17 +164,17 @@ class Decoder(nn.Module):
         t = positions_bt.shape[1]  # under sequence parallelism the hidden states are shorter
         masks = attention_masks(start, t, documents_bt, self.window, tokens_bt.device)
         x_btd = tokens_bt if self.embed_tokens is None else self.embed_tokens(tokens_bt)
-        keys_bt = None
-        if self.dropout is not None and samples_b is not None:
-            keys_bt = self.dropout.keys(samples_b, x_btd.shape[1])
-            if self.embed_tokens is not None:
-                x_btd = self.dropout(x_btd, keys_bt, 0)
+        if self.embed_tokens is not None:
+            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, x_btd.shape[1], 0), 0)
         rotary = self._rotary(positions_bt)
-        for block in self.layers.values():
-            x_btd = block(x_btd, rotary, masks, cache, keys_bt)
+        for layer, block in self.layers.items():
+            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, x_btd.shape[1], int(layer) + 1))
         if cache is not None:
             cache.length = start + t
         return x_btd if self.norm is None else self.norm(x_btd)
+
+    def _keys(self, samples_b: Tensor | None, t: int, layer: int) -> Tensor | None:
+        return None if self.dropout is None or samples_b is None else self.dropout.keys(samples_b, t, layer)
 
     def _rotary(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin (b, t, 1, k/2) in FP32: angles in half precision go wrong with the position."""
@@ -228,6 +224,10 @@ class CausalLM(nn.Module):
         if targets_bt is None:
             return self.lm_head(hidden_btd)  # type: ignore[no-any-return]
         return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1)
+
+
+def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:
+    return x_btd if dropout is None or keys_bt is None else dropout(x_btd, keys_bt, half)
 
 
 def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

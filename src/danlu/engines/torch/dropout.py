@@ -21,6 +21,7 @@ def _signed(value: int) -> int:
 
 
 _STEP, _FIRST, _SECOND = (_signed(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_SEED, _LAYER = 0xD1342543DE82EF95, 0xA0761D6478BD642F
 
 
 def _mixed(z: Tensor) -> Tensor:
@@ -37,19 +38,20 @@ class Dropout:
         """``part``: which part of the sequence this process holds, where tensor ranks split it."""
         self.dropped = round(rate * LEVELS)
         self.scale = LEVELS / (LEVELS - self.dropped)
-        self.seed, self.part = _signed(seed * 0xD1342543DE82EF95 + 1), part
+        self.seed, self.part = seed * _SEED + 1, part
 
-    def keys(self, samples_b: Tensor, t: int) -> Tensor:
-        """(b, t) int64: a hash of each token's sample number (over the whole run) and column."""
+    def keys(self, samples_b: Tensor, t: int, layer: int) -> Tensor:
+        """(b, t) int64: a hash of each token's sample number (over the whole run), its column and the layer."""
         columns_t = torch.arange(self.part * t, (self.part + 1) * t, device=samples_b.device)
-        return _mixed(_mixed(samples_b + self.seed)[:, None] + columns_t * _STEP)
+        layer_b = _mixed(samples_b + _signed(self.seed + layer * _LAYER))
+        return _mixed(layer_b[:, None] + columns_t * _STEP)
 
-    def keep(self, keys_bt: Tensor, site: int, d: int) -> Tensor:
-        """(b, t, d) bool: what stays at a place in the model, a number of its own."""
-        words = torch.arange(1, -(-d // _WORD_ENTRIES) + 1, device=keys_bt.device) * _STEP
-        stream_bt = _mixed(keys_bt + _signed((site + 1) * 0xA0761D6478BD642F))
-        entries_btd = _mixed(stream_bt[..., None] + words).view(torch.int16)[..., :d]
+    def keep(self, keys_bt: Tensor, half: int, d: int) -> Tensor:
+        """(b, t, d) bool: what stays; ``half`` tells apart the two places of a layer."""
+        words = -(-d // _WORD_ENTRIES)
+        counters = torch.arange(half * words + 1, (half + 1) * words + 1, device=keys_bt.device) * _STEP
+        entries_btd = _mixed(keys_bt[..., None] + counters).view(torch.int16)[..., :d]
         return entries_btd >= self.dropped - LEVELS // 2
 
-    def __call__(self, x_btd: Tensor, keys_bt: Tensor, site: int) -> Tensor:
-        return x_btd * self.keep(keys_bt, site, x_btd.shape[-1]) * self.scale
+    def __call__(self, x_btd: Tensor, keys_bt: Tensor, half: int) -> Tensor:
+        return x_btd * self.keep(keys_bt, half, x_btd.shape[-1]) * self.scale

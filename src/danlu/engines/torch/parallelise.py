@@ -45,5 +45,8 @@ def _compile(stage: CausalLM, whole: bool) -> None:
     if whole:
         stage.model.compile()
         return
+    if stage.model.embed_tokens is not None:
+        # Tensor ranks sum the embedding asynchronously, and a compiled layer cannot differentiate what is still under way.
+        stage.model.embed_tokens.register_forward_hook(lambda _module, _inputs, x_btd: x_btd.clone())
     for block in stage.model.layers.values():
         block.compile()
