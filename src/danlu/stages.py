@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -28,7 +28,7 @@ from danlu.launch import ranks
 from danlu.launch.environment import Nodes, place
 from danlu.launch.start import start
 from danlu.model.shape import ModelShape
-from danlu.recipe import Recipe, resolve_shape
+from danlu.recipe import Recipe, for_inference, resolve_shape
 from danlu.recipe.explain import from_validation
 from danlu.recipe.fields import dotted
 from danlu.recipe.sections import GenerateSection
@@ -180,9 +180,18 @@ def newest(run: RunFolder, report: Report) -> Checkpoint:
     return found
 
 
-def open_trained(run: RunFolder, report: Report) -> Trained:
-    """Load the newest good checkpoint of a run. UserError: there is none, or the run's data is not what it was trained on."""
-    recipe = run.load_recipe().alone
+def inference_recipe(run: RunFolder, overrides: Sequence[str], own_layout: bool) -> Recipe:
+    """By which a trained run is opened: in one process, in its own layout, or in the one that is given."""
+    recipe = run.load_recipe()
+    return for_inference(recipe, overrides, own_layout, max(1, EVALUATION_TOKENS // recipe.data.sequence_length))
+
+
+def open_trained(run: RunFolder, report: Report, recipe: Recipe | None = None) -> Trained:
+    """Load the newest good checkpoint of a run, in one process unless the recipe says otherwise.
+
+    UserError: there is none, or the run's data is not what it was trained on.
+    """
+    recipe = recipe or run.load_recipe().alone
     found = newest(run, report)
     prepared = Prepared.open(run.data)
     if found.state.get("data") != prepared.fingerprint:
@@ -216,11 +225,12 @@ def evaluate_file(trained: Trained, file: Path, text_field: str, report: Report)
 
 def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
     length = trained.recipe.data.sequence_length
+    layout = trained.recipe.parallel.processes > 1
     nats, tokens = 0.0, 0
     for batch in evaluation_batches(
         stream,
         sequence_length=length,
-        batch=max(1, EVALUATION_TOKENS // length),
+        batch=trained.recipe.train.global_batch if layout else max(1, EVALUATION_TOKENS // length),
         document_mask=trained.recipe.data.document_mask,
     ):
         part, supervised = trained.engine.evaluate(batch)

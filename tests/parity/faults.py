@@ -146,6 +146,11 @@ def _other_mask_when_recomputed() -> AbstractContextManager[Any]:
     return patch.object(Dropout, "keep", wrong)
 
 
+def _own_tokens() -> AbstractContextManager[Any]:
+    """Each process goes on with what it drew itself."""
+    return patch.object(Layout, "tell", lambda _self, number: number)
+
+
 def _averaged_micro_batches() -> AbstractContextManager[Any]:
     """The schedule divides gradients by the micro-batches, which the weight of each has in it already."""
     return patch.object(
@@ -201,6 +206,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "all data ranks draw the same dropout masks": ("d2 drop", _same_masks),
     "all parts of the sequence draw the same dropout masks": ("t2 sp drop", _same_masks_along_the_sequence),
     "recomputation draws other dropout masks": ("p2 mb4 drop full", _other_mask_when_recomputed),
+    "pipeline ranks go on with different tokens": ("p2 mb4", _own_tokens),
     "one replica has another learning rate": ("d2", _one_rank_forgets_to_step),
     "recomputation from a rounded input": ("p2 mb4 full", _reads_dropped_state),
 }

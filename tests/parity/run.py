@@ -114,13 +114,15 @@ def table(results: dict[Job, dict[str, Any]]) -> str:
             figures = " | ".join(f"{errors[name]:.0e}" if name in errors else "" for name in ("loss", "norm", "weights"))
             said = "equal" if result.get("good") else "FAILED"
             said += ", same bits" if errors.get("same_bits") else ""
+            said += ", same tokens" if errors.get("same_tokens") else ""
             lines.append(f"| `{words}` | {_case((kind, words)).processes} | {figures} | {said} |")
     lines += ["", "| Planted fault | In | |", "|---|---|---|"]
     for (kind, words), result in results.items():
         if kind == "fault":
             errors = result.get("done", {})
             worst = max(("loss", "norm", "weights"), key=lambda name: errors.get(name, 0))
-            how = f"caught: {worst} off by {errors[worst]:.0e}" if _caught(result) else "NOT CAUGHT"
+            off = f"{worst} off by {errors[worst]:.0e}" if errors.get("same_tokens", True) else "other tokens"
+            how = f"caught: {off}" if _caught(result) else "NOT CAUGHT"
             lines.append(f"| {words} | `{faults.FAULTS[words][0]}` | {how} |")
     return "\n".join(lines)
 

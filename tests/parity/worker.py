@@ -19,13 +19,15 @@ from cases import HALF_AT_LEAST, LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS
 from faults import FAULTS
 from safetensors.torch import load_file, save_file
 
-from danlu.engines.base import NOTHING_SUPERVISED
+from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.pieces import fill, gather
 from danlu.recipe import parse, resolve_shape
 
 Batch = dict[str, torch.Tensor]
 Curve = list[tuple[float, float]]
+GREEDY = Sampling(max_tokens=12, temperature=0.0, top_k=0, top_p=1.0, seed=0)
+PROMPTS = ([1], [5, 3, 8, 90, 2, 2, 40])
 
 
 def global_batch(case: Case, step: int) -> Batch:
@@ -79,10 +81,13 @@ def train(engine: TorchEngine, case: Case, steps: range) -> Curve:
 
 
 def outcome(engine: TorchEngine, curve: Curve, case: Case) -> dict[str, Any]:
-    """What is compared: the curve, an evaluation after it, and this process's weights, each whole."""
+    """What is compared: the curve, an evaluation and greedy continuations after it, and this process's weights, each whole."""
     nats, supervised = engine.evaluate(global_batch(case, STEPS))
     weights = {name: gather(tensor.detach()).clone() for name, tensor in engine.parameters.items()}
-    return {"curve": curve, "evaluation": nats / supervised, "weights": weights}
+    made = {"curve": curve, "evaluation": nats / supervised, "weights": weights}
+    if case.generates:
+        made["tokens"] = [list(engine.generate(prompt, GREEDY, end_id=None)) for prompt in PROMPTS]
+    return made
 
 
 class Comparison:
@@ -98,7 +103,7 @@ class Comparison:
         made = outcome(engine := start(reference), train(engine, reference, range(STEPS)), reference)
         place = self.folder / reference.words
         save_file(made["weights"], f"{place}.safetensors")
-        Path(f"{place}.json").write_text(json.dumps({"curve": made["curve"], "evaluation": made["evaluation"]}))
+        Path(f"{place}.json").write_text(json.dumps({name: it for name, it in made.items() if name != "weights"}))
 
     def case(self, case: Case) -> dict[str, Any]:
         """The worst errors of a case over all processes."""
@@ -155,7 +160,10 @@ class Comparison:
             "evaluation": abs(made["evaluation"] - wanted["evaluation"]) / wanted["evaluation"],
             "weights": max(_distance(tensor, weights, name) for name, tensor in made["weights"].items()),
         }
-        return {name: _worst(error) for name, error in errors.items()}
+        worst: dict[str, Any] = {name: _worst(error) for name, error in errors.items()}
+        if "tokens" in made:
+            worst["same_tokens"] = _worst(float(made["tokens"] != wanted["tokens"])) == 0
+        return worst
 
 
 def _distance(tensor: torch.Tensor, weights: dict[str, torch.Tensor], name: str) -> float:
@@ -187,7 +195,7 @@ def verdict(kind: str, words: str, errors: dict[str, Any]) -> bool:
     """Whether errors are within the tolerance of the case."""
     case = Case.of(FAULTS[words][0] if kind == "fault" else words.split(" -> ")[-1])
     within = all(errors[name] <= limit for name, limit in case.tolerance.items()) if errors else True
-    exact = errors.get("same_bits", True) and errors.get("same_export", True)
+    exact = all(errors.get(name, True) for name in ("same_bits", "same_export", "same_tokens"))
     return within and exact and (case.precision == "fp32" or errors["loss"] >= HALF_AT_LEAST)
 
 

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import JSON, RUN, note, print_json, run_folder
+from danlu.cli.common import JSON, OVERRIDES, RUN, note, print_json, run_folder
 from danlu.errors import DanluError
+
+LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; parallel.<field>=<value> gives another.")
 
 
 @click.command()
 @RUN
+@OVERRIDES
+@LAYOUT
 @click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")
 @click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
 @JSON
-def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
+def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | None, text: str, as_json: bool) -> None:
     """Measure loss, perplexity and bits per byte.
 
     On the validation split, or on a file. Bits per byte compare models with different tokenizers.
@@ -24,11 +28,15 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
     Examples:
       danlu evaluate runs/quickstart
       danlu evaluate runs/quickstart --file README.md
+      danlu evaluate runs/quickstart parallel.tensor=2
     """
-    from danlu import stages
+    from danlu import engines, stages
 
     folder = run_folder(run)
-    trained = stages.open_trained(folder, note)
+    settings = stages.inference_recipe(folder, overrides, layout)
+    if engines.again(settings):
+        return
+    trained = stages.open_trained(folder, note, settings)
     result = stages.evaluate(trained) if file is None else stages.evaluate_file(trained, file, text, note)
     if as_json:
         print_json(result)
@@ -39,7 +47,7 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
             f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
             f"{result['bits_per_byte']:.4f} bits per byte"
         )
-    if file is None:
+    if file is None and trained.engine.rank == 0:
         try:
             stages.keep_evaluation(folder, result)
         except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
@@ -48,6 +56,8 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
 
 @click.command()
 @RUN
+@OVERRIDES
+@LAYOUT
 @click.option("--prompt", "prompts", multiple=True, help="Text to continue; may be repeated. Default: the recipe's prompts.")
 @click.option("--max-tokens", type=click.IntRange(1), help="New tokens. Default: the recipe's.")
 @click.option("--temperature", type=click.FloatRange(0), help="0 is greedy. Default: the recipe's.")
@@ -57,6 +67,8 @@ def evaluate(run: Path, file: Path | None, text: str, as_json: bool) -> None:
 @JSON
 def generate(
     run: Path,
+    overrides: tuple[str, ...],
+    layout: bool,
     prompts: tuple[str, ...],
     max_tokens: int | None,
     temperature: float | None,
@@ -71,13 +83,17 @@ def generate(
     Examples:
       danlu generate runs/quickstart --prompt "def main():"
       danlu generate runs/quickstart --prompt "import os" --temperature 0 --max-tokens 20
+      danlu generate runs/quickstart parallel.pipeline=2
     """
-    from danlu import stages
+    from danlu import engines, stages
 
     folder = run_folder(run)
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     settings = stages.sampling_settings(folder.load_recipe(), {name: it for name, it in given.items() if it is not None})
-    trained = stages.open_trained(folder, note)
+    opened = stages.inference_recipe(folder, overrides, layout)
+    if engines.again(opened):
+        return
+    trained = stages.open_trained(folder, note, opened)
     made = []
     for number, prompt in enumerate(prompts or settings.prompts):
         pieces = stages.generate(trained, prompt, settings, number)

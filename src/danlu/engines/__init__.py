@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from danlu.engines.base import Engine
 from danlu.errors import UserError
-from danlu.launch.environment import Nodes
+from danlu.launch.environment import Nodes, place
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -57,3 +57,21 @@ def launch(recipe: Recipe, run: Path, logs: Path, place: Path, own: range, nodes
     from danlu.engines.torch.launch import launch as start
 
     start(run, logs, place, own, nodes)
+
+
+def again(recipe: Recipe) -> bool:
+    """Run this very command in the processes of a layout on this machine, and return True when they are done.
+
+    False: the layout has one process, or this is one of several. DanluError: what ended the process that failed first.
+    """
+    if recipe.parallel.processes == 1:
+        return False
+    check(recipe)
+    from danlu.engines.torch.again import again as start
+    from danlu.engines.torch.again import end_with_parent
+
+    if place() is not None:
+        end_with_parent()
+        return False
+    start(recipe.parallel.processes)
+    return True

@@ -4,6 +4,7 @@ Importing it is light: pydantic and ruamel.yaml, no framework.
 """
 
 from danlu.recipe.ignored import ignored
+from danlu.recipe.inference import for_inference
 from danlu.recipe.load import load, parse
 from danlu.recipe.reference import json_schema, reference_markdown
 from danlu.recipe.resolve import resolve_shape
@@ -14,6 +15,7 @@ __all__ = [
     "Recipe",
     "differences",
     "dump",
+    "for_inference",
     "ignored",
     "json_schema",
     "load",

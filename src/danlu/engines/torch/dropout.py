@@ -2,7 +2,7 @@
 
 Whether an entry is dropped is a hash of (seed, number of the sample in the run, column in the sample, layer and half of it,
 channel). There is no random state: shards differ, replicas agree, recomputation redraws and a resumed run goes on by themselves.
-The hash is SplitMix64 (Steele, Lea & Flood 2014), and 16 bits of it decide about one entry.
+The hash is SplitMix64's (Steele, Lea & Flood 2014), and 16 bits of it decide about one entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _signed(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-_STEP, _FIRST, _SECOND = (_signed(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 _SEED, _LAYER = 0xD1342543DE82EF95, 0xA0761D6478BD642F
 
 
@@ -44,12 +44,12 @@ class Dropout:
         """(b, t) int64: a hash of each token's sample number (over the whole run), its column and the layer."""
         columns_t = torch.arange(self.part * t, (self.part + 1) * t, device=samples_b.device)
         layer_b = _mixed(samples_b + _signed(self.seed + layer * _LAYER))
-        return _mixed(layer_b[:, None] + columns_t * _STEP)
+        return _mixed(layer_b[:, None] + _mixed(columns_t))
 
     def keep(self, keys_bt: Tensor, half: int, d: int) -> Tensor:
         """(b, t, d) bool: what stays; ``half`` tells apart the two places of a layer."""
         words = -(-d // _WORD_ENTRIES)
-        counters = torch.arange(half * words + 1, (half + 1) * words + 1, device=keys_bt.device) * _STEP
+        counters = _mixed(torch.arange(half * words + 1, (half + 1) * words + 1, device=keys_bt.device))
         entries_btd = _mixed(keys_bt[..., None] + counters).view(torch.int16)[..., :d]
         return entries_btd >= self.dropped - LEVELS // 2
 

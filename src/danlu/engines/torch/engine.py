@@ -6,8 +6,9 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, StepResult, StepSource
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
-from danlu.engines.torch.generate import generate
+from danlu.engines.torch.generate import KeyValueCache, generate
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED
@@ -51,6 +52,7 @@ class TorchEngine:
         if self._device.type == "cpu":
             keep_freed_memory()
         self.dtype = DTYPES[recipe.train.precision]
+        self._exact = False
         torch.manual_seed(recipe.train.seed)
         self.layout = Layout.start(recipe, self._device)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
@@ -59,8 +61,8 @@ class TorchEngine:
         if self.layout.pipeline > 1:
             if self.dtype != torch.float32:  # the schedule calls the stages, and backward passes between them
                 for stage in self.stages:
-                    setattr(stage, "forward", torch.autocast(self._device.type, self.dtype)(stage.forward))  # noqa: B010
-            self.pipeline = Pipeline(self.stages, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
+                    setattr(stage, "forward", partial(self._in_precision, stage.forward))  # noqa: B010
+            self.pipeline = Pipeline(self.stages, shape, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
         for stage in self.stages:
             stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
@@ -163,7 +165,19 @@ class TorchEngine:
             raise UserError(
                 f"the prompt has {len(tokens)} tokens; the model's context holds {room}, answer included: shorten the prompt"
             )
-        return generate(self.model, self.shape, tokens, sampling, end_id)
+        capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
+        layers = [int(layer) for stage in self.stages for layer in stage.model.layers]
+        cache = KeyValueCache(self.shape, capacity, self._device, layers, self.layout.tensor)
+        logits = partial(self._next_logits, cache)
+        return generate(logits, self.layout.tell, self._device, tokens, capacity - len(tokens), sampling, end_id)
+
+    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> Tensor | None:
+        """Logits (v) after the last token, where this process sees them; in FP32 whatever the precision of training."""
+        assert not self.recipe.parallel.sequence_parallel, "a single token cannot be split along the sequence"
+        self._exact = True
+        logits_btv = self.model(tokens_bt, cache=cache) if self.pipeline is None else self.pipeline.decode(tokens_bt, cache)
+        self._exact = False
+        return None if logits_btv is None else logits_btv[0, -1]
 
     @torch.no_grad()
     def save(self, folder: Path) -> dict[str, Any]:
@@ -238,7 +252,12 @@ class TorchEngine:
         return tensors
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, self.dtype) if self.dtype != torch.float32 else nullcontext()
+        exact = self._exact or self.dtype == torch.float32
+        return nullcontext() if exact else torch.autocast(self._device.type, self.dtype)
+
+    def _in_precision(self, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
+        with self._autocast():
+            return forward(*arguments, **named)
 
     def _wait(self) -> None:
         if self._device.type == "cuda":

@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from danlu.engines.base import Sampling
-from danlu.engines.torch.decoder import CausalLM
 from danlu.model.shape import ModelShape
 
 
 class KeyValueCache:
-    """Keys and values of one sequence, allocated once: (layers, 1, g, capacity, k) each."""
+    """Keys and values of one sequence, allocated once: (layers, 1, g, capacity, k) each.
 
-    def __init__(self, shape: ModelShape, capacity: int, device: torch.device) -> None:
-        size = (shape.layers, 1, shape.key_value_heads, capacity, shape.head_dim)
+    ``layers`` are those of this pipeline stage, and ``split`` is the number of tensor ranks that share the heads.
+    """
+
+    def __init__(
+        self, shape: ModelShape, capacity: int, device: torch.device, layers: Iterable[int] | None = None, split: int = 1
+    ) -> None:
+        self.place = {layer: place for place, layer in enumerate(range(shape.layers) if layers is None else layers)}
+        size = (len(self.place), 1, shape.key_value_heads // split, capacity, shape.head_dim)
         self.keys = torch.empty(size, device=device)
         self.values = torch.empty(size, device=device)
         self.length = 0
 
     def extend(self, layer: int, key_bgtk: Tensor, value_bgtk: Tensor) -> tuple[Tensor, Tensor]:
         """Write the new positions after the ones before; return all."""
-        end = self.length + key_bgtk.shape[2]
-        self.keys[layer, :, :, self.length : end] = key_bgtk
-        self.values[layer, :, :, self.length : end] = value_bgtk
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        place, end = self.place[layer], self.length + key_bgtk.shape[2]
+        self.keys[place, :, :, self.length : end] = key_bgtk
+        self.values[place, :, :, self.length : end] = value_bgtk
+        return self.keys[place, :, :, :end], self.values[place, :, :, :end]
 
 
-@torch.no_grad()
-def generate(model: CausalLM, shape: ModelShape, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
-    """Yield the new tokens in FP32; stops before end_id, at max_tokens, or where the context is full."""
-    device = model.device
+def generate(
+    logits: Callable[[Tensor], Tensor | None],
+    share: Callable[[int], int],
+    device: torch.device,
+    tokens: list[int],
+    new_tokens: int,
+    sampling: Sampling,
+    end_id: int | None,
+) -> Iterator[int]:
+    """Yield new tokens, new_tokens at most; stops before end_id.
+
+    ``logits`` takes the tokens (1, t) that follow those before and returns the logits (v) after the last one, or None in a
+    process that does not see them; ``share`` turns what was drawn here into the token that all processes go on with.
+    """
     random = torch.Generator(device).manual_seed(sampling.seed)
-    capacity = min(len(tokens) + sampling.max_tokens, shape.max_sequence_length)
-    cache = KeyValueCache(shape, capacity, device)
     new = tokens
-    for _ in range(capacity - len(tokens)):
-        logits_v = model(torch.tensor([new], device=device), cache=cache)[0, -1]
-        token = _draw(logits_v, sampling, random)
+    for _ in range(new_tokens):
+        with torch.no_grad():
+            logits_v = logits(torch.tensor([new], device=device))
+        token = share(0 if logits_v is None else _draw(logits_v, sampling, random))
         if token == end_id:
             return
         yield token

@@ -109,6 +109,14 @@ class Layout:
         dist.all_gather_object(values, value)
         return values
 
+    def tell(self, number: int) -> int:
+        """The number that the last pipeline stage's first rank has, on every process."""
+        if self.mesh is None:
+            return number
+        value = torch.tensor(number, device=self.mesh.device_type)
+        dist.broadcast(value, src=int(self.mesh.mesh[-1].flatten()[0]))
+        return int(value)
+
     def any(self, flag: bool) -> bool:
         """Whether any process says so."""
         if self.mesh is None:

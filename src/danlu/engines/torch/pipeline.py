@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.distributed.tensor import DTensor
 
 from danlu.engines.base import Batch
-from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.decoder import Cache, CausalLM
 from danlu.engines.torch.layout import Layout
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
@@ -43,8 +43,10 @@ def _stage(whole: CausalLM, ranges: list[range], number: int) -> CausalLM:
 class Pipeline:
     """Runs this rank's stages through the micro-batches of a step."""
 
-    def __init__(self, stages: list[CausalLM], layout: Layout, schedule: str, micro_batches: int, device: torch.device) -> None:
-        self.stages, self.layout = stages, layout
+    def __init__(
+        self, stages: list[CausalLM], shape: ModelShape, layout: Layout, schedule: str, micro_batches: int, device: torch.device
+    ) -> None:
+        self.stages, self.layout, self.width = stages, layout, shape.hidden_size
         self.total = layout.pipeline * len(stages)
         numbers = range(layout.pipeline_rank, self.total, layout.pipeline)
         self.first, self.last = numbers[0] == 0, numbers[-1] == self.total - 1
@@ -81,6 +83,20 @@ class Pipeline:
         total = torch.stack(losses).sum().detach() if self.last else torch.zeros((), device=batch["inputs"].device)
         self.layout.sum(total, "pipeline")
         return total
+
+    def decode(self, tokens_bt: Tensor, cache: Cache) -> Tensor | None:
+        """Logits (b, t, v) of tokens that follow those in the cache, on the last rank; None on the others."""
+        assert len(self.stages) == 1, "with more stages a rank a token would come by twice"
+        stage, rank, group = self.stages[0], self.layout.pipeline_rank, self.layout.group("pipeline")
+        x_btd = tokens_bt
+        if not self.first:
+            x_btd = torch.empty((*tokens_bt.shape, self.width), device=tokens_bt.device)
+            dist.recv(x_btd, group=group, group_src=rank - 1)
+        made: Tensor = stage(x_btd, cache=cache)
+        if self.last:
+            return made
+        dist.send(made.contiguous(), group=group, group_dst=rank + 1)
+        return None
 
     def sum_tied_gradients(self) -> None:
         """The embeddings on the first and on the last rank are one parameter: both get the sum of the gradients."""
