@@ -223,7 +223,7 @@ class CausalLM(nn.Module):
             return hidden_btd  # type: ignore[no-any-return]
         if targets_bt is None:
             return self.lm_head(hidden_btd)  # type: ignore[no-any-return]
-        return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1)
+        return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1).clone()
 
 
 def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:
