@@ -121,7 +121,7 @@ def table(results: dict[Job, dict[str, Any]]) -> str:
         if kind == "fault":
             errors = result.get("done", {})
             worst = max(("loss", "norm", "weights"), key=lambda name: errors.get(name, 0))
-            off = f"{worst} off by {errors[worst]:.0e}" if errors.get("same_tokens", True) else "other tokens"
+            off = f"{worst} off by {errors[worst]:.0e}" if errors.get(worst, 0) > 1e-4 else "other tokens"
             how = f"caught: {off}" if _caught(result) else "NOT CAUGHT"
             lines.append(f"| {words} | `{faults.FAULTS[words][0]}` | {how} |")
     return "\n".join(lines)

@@ -31,6 +31,31 @@ def _mixed(z: Tensor) -> Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
+# Operators of their own, since torch's compiler, which would otherwise look into them, gets such integer arithmetic wrong.
+@torch.library.custom_op("danlu::dropout_keys", mutates_args=())
+def _keys(samples_b: Tensor, seed: int, first: int, t: int) -> Tensor:
+    columns_t = torch.arange(first, first + t, device=samples_b.device)
+    return _mixed(_mixed(samples_b + seed)[:, None] + _mixed(columns_t))
+
+
+@_keys.register_fake
+def _(samples_b: Tensor, seed: int, first: int, t: int) -> Tensor:
+    return samples_b.new_empty((samples_b.shape[0], t))
+
+
+@torch.library.custom_op("danlu::dropout_keep", mutates_args=())
+def _keep(keys_bt: Tensor, half: int, d: int, dropped: int) -> Tensor:
+    words = -(-d // _WORD_ENTRIES)
+    counters = _mixed(torch.arange(half * words + 1, (half + 1) * words + 1, device=keys_bt.device))
+    entries_btd = _mixed(keys_bt[..., None] + counters).view(torch.int16)[..., :d]
+    return entries_btd >= dropped - LEVELS // 2
+
+
+@_keep.register_fake
+def _(keys_bt: Tensor, half: int, d: int, dropped: int) -> Tensor:
+    return keys_bt.new_empty((*keys_bt.shape, d), dtype=torch.bool)
+
+
 class Dropout:
     """Zeroes entries of a residual branch at a rate and scales the others up; the mask is a byte an entry, kept for backward."""
 
@@ -42,16 +67,13 @@ class Dropout:
 
     def keys(self, samples_b: Tensor, t: int, layer: int) -> Tensor:
         """(b, t) int64: a hash of each token's sample number (over the whole run), its column and the layer."""
-        columns_t = torch.arange(self.part * t, (self.part + 1) * t, device=samples_b.device)
-        layer_b = _mixed(samples_b + _signed(self.seed + layer * _LAYER))
-        return _mixed(layer_b[:, None] + _mixed(columns_t))
+        made: Tensor = _keys(samples_b, _signed(self.seed + layer * _LAYER), self.part * t, t)
+        return made
 
     def keep(self, keys_bt: Tensor, half: int, d: int) -> Tensor:
         """(b, t, d) bool: what stays; ``half`` tells apart the two places of a layer."""
-        words = -(-d // _WORD_ENTRIES)
-        counters = _mixed(torch.arange(half * words + 1, (half + 1) * words + 1, device=keys_bt.device))
-        entries_btd = _mixed(keys_bt[..., None] + counters).view(torch.int16)[..., :d]
-        return entries_btd >= self.dropped - LEVELS // 2
+        made: Tensor = _keep(keys_bt, half, d, self.dropped)
+        return made
 
     def __call__(self, x_btd: Tensor, keys_bt: Tensor, half: int) -> Tensor:
         return x_btd * self.keep(keys_bt, half, x_btd.shape[-1]) * self.scale
