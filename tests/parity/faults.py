@@ -185,7 +185,7 @@ def _reads_dropped_state() -> AbstractContextManager[Any]:
 FAULTS: dict[str, tuple[str, Plant]] = {
     "gradients are not reduced over the replicas": ("d2", _without_all_reduce(_fsdp_collectives)),
     "every micro-batch counts the same": ("d2 mb1", _mean_of_means),
-    "each data rank divides by its own tokens": ("d2 half", _own_count),
+    "each data rank divides by its own tokens": ("d2", _own_count),
     "the schedule averages the micro-batches": ("p2 mb2", _averaged_micro_batches),
     "norm weights are not reduced under sequence parallelism": ("t2 sp", _norms_not_reduced),
     "clipping by the local norm": ("d2 z1", _local_norm),
