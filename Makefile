@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-memory clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -36,6 +36,9 @@ benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face T
 
 planner-score: .venv/quickstart.done  ## the planner beside published runs in ROWS=folder (or DANLU_PLANNER_ROWS); JSON=FILE keeps the figures
 	$(BIN)/python -m danlu.plan.score $(ROWS) $(WRITE)
+
+benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside each technique, and its price; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/memory.py $(WRITE)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

@@ -1,8 +1,9 @@
 """What is compared: layouts and memory techniques, each a few words, and the small models and batches that they train.
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule; sp
-sequence parallelism; full and selective recomputation, every2 in every second layer; mb and a number the micro-batch; bf16 and
-fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's moments in a file,
+shards the parameters of ZeRO 3 in one; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number another
+global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class Case:
                 made["model"] = word
             elif word in BATCHES:
                 made["batch"] = word
+            elif word == "disk":
+                memory["offload_optimizer"] = "disk"
+            elif word == "shards":
+                memory["offload_parameters"] = "disk"
             elif word in ("full", "selective"):
                 memory["recompute"] = word
             elif word == "il":
@@ -96,10 +101,11 @@ class Case:
         return f"one {self.model} {self.batch} b{self.global_batch}"
 
     @property
-    def without_recompute(self) -> str | None:
-        """The words of the same layout that keeps its activations; its results must be the same bits."""
-        words = [word for word in self.words.split() if word not in ("full", "selective") and not word.startswith("every")]
-        return " ".join(words) if "recompute" in self.memory else None
+    def plain(self) -> str | None:
+        """The words of the same layout that keeps all in memory; its results must be the same bits."""
+        memory = ("full", "selective", "disk", "shards")
+        words = [word for word in self.words.split() if word not in memory and not word.startswith("every")]
+        return " ".join(words) if len(words) < len(self.words.split()) else None
 
     @property
     def tolerance(self) -> dict[str, float]:
@@ -135,13 +141,18 @@ QUICK = (
     "d2 t2 sp z3 half",
     "d2 p2 mb2 selective biases",
     "d2 p2 mb2 bf16",
+    "d2 t2 z3 disk shards",
+    "d2 p2 z1 il mb2 disk tied",
 )
 """Four processes; part of every test run."""
 
 FULL = (
     # One process: accumulation, recomputation and half precision by themselves.
     *("one mb2", "one mb1 tied", "one full", "one full every2 qwen3", "one selective mb4", "one bf16", "one mb2 half"),
+    *("one disk", "one disk tied mb2", "one disk bf16 full"),
     # Two
+    *("d2 disk", "d2 z1 disk mb2", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
+    *("d2 z3 disk shards even", "t2 sp disk", "p2 mb2 disk tied", "d2 z3 disk shards fp16"),
     *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
     *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
     *("t2", "t2 even", "t2 tied", "t2 biases", "t2 qwen2", "t2 qwen3", "t2 mistral", "t2 mb2", "t2 nomask"),
@@ -156,6 +167,7 @@ FULL = (
     *("t2 p2 sp mb2 qwen2", "t4 sp wide", "t4 wide", "t4 widetied selective", "p4 mb1 wide", "d2 t2 tied"),
     *("d2 t2 z1 biases", "d2 t2 sp z3 mb2 qwen3", "d2 p2 z1 mb1 half", "d2 p2 z3 mb2 tied full", "t2 p2 il mb4 tied"),
     *("t2 p2 sp il mb2 selective", "d2 t2 z3 bf16", "d2 t2 fp16", "d2 p2 z3 mb2 fp16", "t2 p2 sp mb2 bf16"),
+    *("d2 p2 z3 mb2 disk shards bf16", "t2 p2 sp mb4 disk qwen3"),
     # Eight
     *("d8 z3", "d2 t2 p2 mb2", "d2 t2 p2 sp z1 mb1 tied", "d2 t2 p2 sp z3 il mb2 qwen2", "d2 t2 p2 z3 mb2 full half"),
     *("d2 t4 z3 sp wide", "t4 p2 mb2 widetied", "p8 mb1 eight", "d4 p2 z1 mb1", "t8 eight", "d2 p4 z3 mb1 tied"),
@@ -173,6 +185,8 @@ QUICK_MOVES = (
 FULL_MOVES = (
     *QUICK_MOVES,
     ("t2", "one"),
+    ("d2 z3 disk shards", "p2 mb2 disk"),
+    ("one disk", "d2 t2"),
     ("t4 wide", "p4 mb2 wide"),
     ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),

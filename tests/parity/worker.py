@@ -83,7 +83,7 @@ def outcome(engine: TorchEngine, curve: Curve, case: Case) -> dict[str, Any]:
 
 
 class Comparison:
-    """Runs cases; what it has trained is kept, so that recomputation is compared with the layout without."""
+    """Runs cases; what it has trained is kept, so that recomputation and offload are compared with the layout without."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,11 +102,11 @@ class Comparison:
         made = outcome(engine := start(case), train(engine, case, range(STEPS)), case)
         self.kept[case.words] = made
         errors = self.errors(case, made)
-        if case.without_recompute is not None:
-            if case.without_recompute not in self.kept:
-                other = Case.of(case.without_recompute)
+        if case.plain is not None:
+            if case.plain not in self.kept:
+                other = Case.of(case.plain)
                 self.kept[other.words] = outcome(engine := start(other), train(engine, other, range(STEPS)), other)
-            errors["same_bits"] = _worst(float(not _identical(made, self.kept[case.without_recompute]))) == 0
+            errors["same_bits"] = _worst(float(not _identical(made, self.kept[case.plain]))) == 0
         return errors
 
     def save(self, case: Case) -> dict[str, Any]:

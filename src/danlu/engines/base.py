@@ -41,6 +41,11 @@ class StepResult:
     loss_scale: float
 
 
+MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
+"""What a process's memory is for: the parameters it keeps; whole copies of split ones while in use; half-precision copies of
+weights; gradients; optimizer states; what the forward pass leaves for the backward pass; the rest."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a continuation is drawn. temperature 0 is greedy; top_k 0 keeps all; top_p 1 keeps all."""
@@ -88,6 +93,12 @@ class Engine(Protocol):
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
+
+    def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
+        """``train_step``, followed operator by operator, and what each process's memory was for at most, by rank, in bytes:
+        ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
+        a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
+        """
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).

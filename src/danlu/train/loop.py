@@ -22,6 +22,8 @@ from danlu.recipe import Recipe, ignored
 from danlu.train import checkpoint, replicas
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
+from danlu.train.metered import memory_text
+from danlu.train.room import no_disk
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
@@ -108,6 +110,8 @@ class _Session:
         self.changed = False
         """Whether a step since the last checkpoint changed the weights or the loss scale."""
         self.warnings: list[str] = []
+        self.metered: int | None = None
+        """Steps done before the one that is metered."""
         self.source = TrainingBatches(
             prepared.train,
             sequence_length=recipe.data.sequence_length,
@@ -193,8 +197,10 @@ class _Session:
             rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
         if self.position.step:
             rows.append(("resumed", f"after step {self.position.step} of {steps}"))
-        rows += [("ignored", setting) for setting in ignored(recipe)]
+        rows += [("ignored", setting) for setting in ignored(recipe, self.engine.device)]
         rows += [("warning", warning) for warning in self.warnings]
+        if warning := no_disk(recipe, self.folder):
+            rows.append(("warning", warning))
         size = state_bytes(self.shape)
         to_come = recipe.checkpoint.keep + 1 - len(list(self.checkpoints.glob("step-*")))  # one is written before one is deleted
         wanted = (size.weights + size.optimizer) * max(to_come, 1)
@@ -218,6 +224,8 @@ class _Session:
     def run(self) -> None:
         """All steps that are left."""
         position, train = self.position, self.recipe.train
+        if self.recipe.watch.memory:  # the second step: the first makes the optimizer's states on the way
+            self.metered = min(position.step + 1, train.steps - 1)
         batches = self.engine.loader(self.source, range(position.step, train.steps), self.recipe.data.workers)
         while position.step < train.steps:
             self._step(batches)
@@ -252,7 +260,7 @@ class _Session:
         batch = next(batches)
         self._doing("trains")
         waited = time.perf_counter() - start
-        result = self.engine.train_step(batch, rate)
+        result = self._metered(batch, rate) if position.step == self.metered else self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - start
         position.step += 1
         position.tokens += self.step_tokens
@@ -263,6 +271,15 @@ class _Session:
                 position.first_loss = result.loss
         self._judge(result)
         self._show(result, rate, seconds, waited)
+
+    def _metered(self, batch: Batch, rate: float) -> StepResult:
+        result, ranks = self.engine.metered_step(batch, rate)
+        text = memory_text(ranks)
+        step = self.position.step + 1
+        self.live.note(f"step {step}: {text}")
+        if self.recorder is not None:
+            self.recorder.event(step, "memory", text, ranks=ranks)
+        return result
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:

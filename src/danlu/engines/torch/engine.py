@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,7 @@ from danlu.engines.torch.generate import generate
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED
+from danlu.engines.torch.meter import metered
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import parallelise
 from danlu.engines.torch.pieces import fill
@@ -44,17 +46,19 @@ PEAK_SECONDS = 0.3
 class TorchEngine:
     """See ``danlu.engines.base.Engine``."""
 
-    def __init__(self, recipe: Recipe, shape: ModelShape) -> None:
+    def __init__(self, recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> None:
+        """``scratch`` is a folder for what is offloaded to disk, unless the recipe names one; else the system's."""
         self.recipe, self.shape = recipe, shape
         self._device = _device(recipe.train.device)
         self.device = str(self._device)
-        if self._device.type == "cpu":
-            keep_freed_memory()
+        if self._device.type == "cpu" and "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
+            keep_freed_memory()  # who offloads would rather have it back
         self.dtype = DTYPES[recipe.train.precision]
         torch.manual_seed(recipe.train.seed)
         self.layout = Layout.start(recipe, self._device)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
-        self.stages = parallelise(shape, recipe, self.layout, self._device)
+        offload = Path(recipe.memory.offload_folder or scratch or tempfile.gettempdir()).expanduser()
+        self.stages = parallelise(shape, recipe, self.layout, self._device, offload)
         self.pipeline: Pipeline | None = None
         if self.layout.pipeline > 1:
             if self.dtype != torch.float32:  # the schedule calls the stages, and backward passes between them
@@ -66,7 +70,7 @@ class TorchEngine:
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
-        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout)
+        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
 
     @property
@@ -128,14 +132,25 @@ class TorchEngine:
             total = torch.zeros((), device=self._device)
             micro_batches = batch["inputs"].shape[0]
             for micro in range(micro_batches):
-                # ZeRO 2 keeps no whole gradients, so it communicates every time.
-                synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage == 2)
+                # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
+                synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
                 loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
         norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
         return StepResult(mean, supervised, norm, skipped, scale)
+
+    def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
+        """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        with metered(self) as meter:
+            result = self.train_step(batch, learning_rate)
+        found = meter.result()
+        if self._device.type == "cuda":
+            found["device"] = torch.cuda.max_memory_allocated(self._device)
+        return result, self.layout.gather(found)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:

@@ -46,7 +46,8 @@ class Layout:
             return cls()
         if not dist.is_initialized():
             timeout = timedelta(seconds=PATIENCE * recipe.watch.hang_seconds)
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+            # Shards in host memory are gathered and measured by gloo also beside a GPU.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
         replicate, shard = (parallel.data, 1) if parallel.zero_stage == 0 else (1, parallel.data)
         sizes = (parallel.pipeline, replicate, shard, parallel.tensor)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))

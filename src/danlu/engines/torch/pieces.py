@@ -28,10 +28,14 @@ def own_piece(whole: Tensor, parameter: Tensor) -> Tensor:
     return whole
 
 
+def local(tensor: Tensor) -> Tensor:
+    """The storage of this process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def fill(parameter: Tensor, whole: Tensor) -> None:
     """Copy the own piece of a whole tensor into a parameter, a gradient or an optimizer state."""
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    local.copy_(own_piece(whole, parameter))
+    local(parameter).copy_(own_piece(whole, parameter))
 
 
 def gather(value: Tensor) -> Tensor:
