@@ -168,6 +168,7 @@ class Job:
             recompute=memory.recompute,
             recompute_every=memory.recompute_every,
             precision=recipe.train.precision,
+            offload=offload_kind(memory.offload_optimizer, memory.offload_parameters),
             compile=recipe.train.compile,
         )
 
@@ -264,3 +265,10 @@ class Job:
                 raise UserError(f"tensor: {self.tensor} ranks for {value} {name}; use at most {value}")
         assert self.plain_schedule and self.chunks
         return self
+
+
+def offload_kind(optimizer: str, parameters: str) -> str:
+    """`Job.offload` of the recipe's two fields; where parameters are offloaded, moments are taken to be too."""
+    if parameters != "none":
+        return f"parameters-{parameters}"
+    return "none" if optimizer == "none" else f"optimizer-{optimizer}"
