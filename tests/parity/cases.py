@@ -173,6 +173,11 @@ QUICK_MOVES = (
 FULL_MOVES = (
     *QUICK_MOVES,
     ("t2", "one"),
+    ("one tied", "p2 mb2 tied"),
+    ("d3 z3 b12 mb2", "t2 p2 mb4 b12"),
+    ("d8 z3 b24", "d3 z1 b24"),
+    ("d2 t2 p2 sp z3 il mb2 qwen2", "t2 sp qwen2"),
+    ("d2 t4 z3 sp wide", "p2 il mb2 wide"),
     ("t4 wide", "p4 mb2 wide"),
     ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),
