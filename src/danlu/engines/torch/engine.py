@@ -70,7 +70,7 @@ class TorchEngine:
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
-        self._buffers = Buffers()
+        self.buffers = Buffers()
 
     @property
     def model(self) -> CausalLM:
@@ -168,7 +168,7 @@ class TorchEngine:
         weights = written_slices(((name, tensor, local(tensor)) for name, tensor in self.own.items()), self.layout)
         states = written_slices(self.optimizer.tensors(set(self.own)), self.layout) | random_states(self._device)
         if copy:
-            weights, states = self._buffers.copy(weights), self._buffers.copy(states)
+            weights, states = self.buffers.copy(weights), self.buffers.copy(states)
         alone = self.layout.mesh is None
         return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
 
