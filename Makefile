@@ -4,7 +4,7 @@ BIN := .venv/bin
 JSON ?=
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score clean
+.PHONY: help quickstart test lint docs parity benchmark-train benchmark-checkpoint doctor-score clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -30,6 +30,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 
 benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)
+
+benchmark-checkpoint: .venv/test.done  ## what saving costs, in the background and not; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/checkpoint.py $(WRITE)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
