@@ -71,6 +71,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(run: Run, recipe_of: RecipeOf
     events = [event for event in store.events(tmp_path / "metrics.sqlite") if event.kind == "checkpoint"]
     assert [event.message.split(" in ")[0] for event in events] == [f"saved step-{step:08d}" for step in (4, 8, 12)]
     assert events[0].step >= 7 and events[2].step == 12
+    assert kinds(tmp_path)[-2:] == ["finished", "checkpoint"]
     assert all(0 < event.data["stood_still"] <= event.data["seconds"] for event in events)
 
 

@@ -206,8 +206,8 @@ class _Session:
         batches = self.engine.loader(self.source, range(position.step, train.steps), self.recipe.data.workers)
         while position.step < train.steps:
             self._step(batches)
-            self._finish_save(wait=False)
             last = position.step == train.steps
+            self._finish_save(wait=last)
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything

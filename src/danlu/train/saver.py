@@ -19,7 +19,9 @@ from danlu.engines.base import Engine, Snapshot
 from danlu.files import why
 from danlu.train import checkpoint
 
-_LOWEST_PRIORITY = 19
+_NICE = 10
+"""A tenth of a core where training leaves none idle. With next to nothing it would hold Python's lock, which training waits for,
+as long as other programs keep it from its turn."""
 
 
 class Saved(NamedTuple):
@@ -113,5 +115,5 @@ class Saver:
 
     def _in_background(self, part: _Part, snapshot: Snapshot) -> None:
         if sys.platform == "linux":  # where a thread has a priority of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
         part.write(self.folder, snapshot)
