@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,20 @@ def test_training_goes_on_while_it_is_written(tmp_path: Path) -> None:
         assert done.path == tmp_path / "step-00000005" and again is None
         assert 0 < done.stood_still <= done.seconds
     assert latest(tmp_path, pytest.fail) is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_the_thread_leaves_the_cores_to_training(tmp_path: Path) -> None:
+    found = []
+
+    def write(folder: Path) -> list[Path]:
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return part(0)(folder)
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    for background in (True, False):
+        save(tmp_path, 5, background, [write])
+    assert found == [before + 10, before] and os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_an_error_in_the_background_is_raised_in_the_next_step(tmp_path: Path) -> None:
