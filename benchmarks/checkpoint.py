@@ -86,10 +86,11 @@ def main() -> None:
             found["background_seconds"].append(background)
             found["lost_seconds"].append(background - steps * plain)
             found["plain_step_seconds"].append(plain)
+            print("  ".join(f"{name} {values[-1]:.3f}" for name, values in found.items()), flush=True)
     result = {name: statistics.median(values) for name, values in found.items()}
     result["copy_mib"] = sum(tensor.nbytes for tensor in engine.buffers.held.values()) / 2**20
     for name, value in result.items():
-        print(f"{name:<20} {value:10.3f}   {' '.join(f'{each:.3f}' for each in found[name])}")
+        print(f"{name:<20} {value:10.3f}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
 
