@@ -5,7 +5,7 @@ from __future__ import annotations
 EXIT_USAGE = 2
 """The input is at fault: a recipe, an argument, a file."""
 EXIT_STOPPED = 3
-"""The run stopped itself, with a checkpoint, because going on made no sense."""
+"""The run stopped itself because going on made no sense."""
 EXIT_FOUND = 4
 """The doctor found something of severity warning or above."""
 EXIT_INTERRUPTED = 130
@@ -25,7 +25,7 @@ class UserError(DanluError):
 
 
 class RunStopped(DanluError):
-    """A run that stopped itself after saving a checkpoint."""
+    """A run that stopped itself; it saved a checkpoint before, unless what it would have saved is what is wrong."""
 
     exit_code = EXIT_STOPPED
 

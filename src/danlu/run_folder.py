@@ -37,15 +37,21 @@ class RunFolder:
         run = cls(path)
         with locked(path, BUSY):
             try:
-                if run.recipe_file.is_file() and (run.data.exists() or run.checkpoints.exists()):
-                    _check_same(recipes.load(run.recipe_file), recipe, path)
-                elif path.is_dir() and set(path.iterdir()) - {aside(run.recipe_file)} and not run.recipe_file.is_file():
+                cls.check(recipe, path)
+                if path.is_dir() and set(path.iterdir()) - {aside(run.recipe_file)} and not run.recipe_file.is_file():
                     raise UserError(f"{path} is not empty and holds no {RECIPE}; give the run another name or clear the folder")
                 path.mkdir(exist_ok=True)
                 write_text(run.recipe_file, recipes.dump(recipe))
             except OSError as error:
                 raise UserError(f"{path}: cannot be written: {why(error)}") from None
         return run
+
+    @staticmethod
+    def check(recipe: Recipe, path: Path) -> None:
+        """UserError: the folder is there and holds the run of another recipe. Nothing is written."""
+        run = RunFolder(path)
+        if run.recipe_file.is_file() and (run.data.exists() or run.checkpoints.exists()):
+            _check_same(recipes.load(run.recipe_file), recipe, path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

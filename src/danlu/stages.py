@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 from pydantic import ValidationError
 
-from danlu import __version__, engines
+from danlu import __version__, auto, engines
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepare import prepare as prepare_data
@@ -23,9 +21,12 @@ from danlu.data.prepared import Prepared
 from danlu.data.stream import TokenStream
 from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
-from danlu.engines.base import Engine, Sampling, error_file
-from danlu.errors import DanluError, UserError
-from danlu.files import locked, sha256, write_json
+from danlu.engines.base import Engine, Sampling
+from danlu.errors import UserError
+from danlu.files import locked, sha256
+from danlu.launch import ranks
+from danlu.launch.environment import Nodes, place
+from danlu.launch.start import start
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, resolve_shape
 from danlu.recipe.explain import from_validation
@@ -76,54 +77,51 @@ def prepare(recipe: Recipe, run: RunFolder, report: Report) -> Prepared:
     return prepare_data(recipe, run.data, report)
 
 
-def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO) -> dict[str, Any]:
+def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, nodes: Nodes | None = None) -> dict[str, Any]:
     """Train, or go on training, and write summary.json and report.html whatever way it ends. Returns the summary.
 
-    A layout of several processes is started here, unless this is one of them.
+    A layout of several processes is started here, on this machine's part of the ``nodes``, unless this is one of them.
     """
-    if recipe.parallel.processes > 1 and not engines.is_worker():
-        engines.launch(recipe, run.path)
+    if recipe.parallel.processes > 1 and place() is None:
+        start(recipe, run.path, nodes or Nodes())
         summary: dict[str, Any] = run.read("summary.json")
         return summary
-    start = time.monotonic()
+    began = time.monotonic()
     shape = _shape(recipe, run, prepared)
     engine = engines.create(recipe, shape)
+    engine.self_test()
     if engine.rank > 0:
-        return train_loop(recipe, shape, engine, prepared, run.path, stream)
+        summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
+        return summary
     run.write(SHAPE, shape.model_dump(mode="json"))
+    if (predicted := auto.prediction(recipe, shape)) is not None:
+        run.write("plan.json", predicted)
     versions = {"danlu": __version__, "python": platform.python_version(), **engine.versions()}
     run.write("environment.json", versions | _libraries() | probes.machine())
     try:
         summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
     except BaseException:
         # What ended the run is what a person must hear of, not a report that a full disk cannot take.
         with suppress(UserError):
             write_report(run.path)
         raise
-    summary["seconds"] = time.monotonic() - start
+    summary["seconds"] = time.monotonic() - began
     run.write("summary.json", summary)
     write_report(run.path)
     return summary
 
 
-def worker(run: RunFolder, stream: TextIO) -> None:
-    """One rank of a layout: train the run, and leave the error that ends it where the launcher looks for it."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    recipe = run.load_recipe()
-    try:
-        train(recipe, run, Prepared.open(run.data), stream)
-    except DanluError as error:
-        told = error_file(run.path, int(os.environ.get("RANK", "0")))
-        told.parent.mkdir(exist_ok=True)
-        write_json(told, {"message": str(error), "exit_code": error.exit_code})
-        raise
-
-
-def _end_with(parent: int) -> None:
-    """A launcher that is killed cannot stop its ranks, and the run folder is no longer locked for them."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+def worker(run: RunFolder, stream: TextIO, watches: bool = False) -> None:
+    """One rank of a layout. With ``watches``, since no launcher of danlu's does, the first one looks after all."""
+    with ranks.working(run.path) as rank:
+        recipe = run.load_recipe()
+        if recipe.automatic:
+            raise UserError(f"{run.recipe_file}: the layout is not planned yet; start it with: danlu train {run.path}")
+        prepared = Prepared.open(run.data)
+        ranks.begin(rank, recipe, prepared.fingerprint, run.path, watches)
+        train(recipe, run, prepared, stream)
 
 
 def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:

@@ -130,7 +130,7 @@ def test_an_error_of_an_override_names_the_override(tmp_path: Path) -> None:
         ("model=", "but is empty (null); give its keys, indented below it"),
         ("train=", "but is empty (null); give its keys, indented below it, or leave it out"),
         ("train=[]", "train: must be a section (`key: value` lines), but is an empty list"),
-        ("parallel=auto", "this version chooses nothing by itself, so leave it out"),
+        ("train=auto", "only parallel and memory can be auto"),
         (
             "stages=[train, evalute]",
             "stages.1: must be prepare, train, evaluate, generate or export, but is the text 'evalute'; did you mean",

@@ -43,6 +43,9 @@ class Scripted:
     def agree(self, flag: bool) -> bool:
         return flag
 
+    def replicas_differ(self) -> list[str]:
+        return []
+
     def initialise(self) -> None:
         self.weight = 0
 

@@ -151,7 +151,7 @@ def test_a_rank_that_is_killed_ends_the_run(fresh: Callable[..., Path], victim: 
     assert time.monotonic() - killed < 10
     assert code == 1
     assert printed.splitlines()[-1] == (
-        f"danlu: rank {victim} was ended by signal 9, and the others were stopped; "
+        f"danlu: rank {victim} was ended by signal 9 (as the kernel does when memory runs out), and the others were stopped; "
         "run the same command to go on from the last checkpoint"
     )
     assert "Traceback" not in printed

@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import doctor, models, recipes, trained, training
+from danlu.cli import doctor, launching, models, planning, recipes, trained, training
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -33,11 +33,13 @@ for _verb in (
     training.run,
     training.prepare,
     training.train,
+    launching.launch,
     training.worker,
     trained.evaluate,
     trained.generate,
     trained.export,
     doctor.doctor_group,
+    planning.plan,
     recipes.recipe_group,
     models.model_group,
 ):

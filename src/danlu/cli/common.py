@@ -50,13 +50,39 @@ def open_run(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool)
     from danlu import engines
     from danlu.run_folder import RunFolder
 
+    settings, path = locate(recipe, overrides, root)
+    if trains:
+        engines.check(settings)
+        settings = planned(settings)
+    return settings, RunFolder.create(settings, path)
+
+
+def locate(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, Path]:
+    """The recipe and where its run folder is or will be; nothing is written."""
     settings = load(recipe, overrides)
     if root.exists() and not root.is_dir():
         raise UserError(f"{root}: is not a folder; name the folder of all runs with --runs")
-    if trains:
-        engines.check(settings)
     same = recipe.is_dir() and load(recipe, ()).name == settings.name
-    return settings, RunFolder.create(settings, recipe if same else root / settings.name)
+    return settings, recipe if same else root / settings.name
+
+
+def planned(settings: Recipe) -> Recipe:
+    """The recipe with what the planner chooses for this machine in its automatic sections; says what it chose."""
+    if not settings.automatic:
+        return settings
+    from danlu import auto
+
+    settings, told = auto.filled(settings)
+    click.echo("\n".join(told))
+    return settings
+
+
+def one_machine() -> UserError:
+    """What `auto` cannot do."""
+    return UserError(
+        "parallel: auto plans for the devices of this machine alone; for several, or processes that another launcher started, "
+        "give the layout that this prints: danlu plan RECIPE --hardware NAME --devices N"
+    )
 
 
 def run_folder(path: Path) -> RunFolder:

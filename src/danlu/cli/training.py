@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, open_run, run_folder
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, one_machine, open_run, planned, run_folder
+from danlu.errors import UserError
 
 
 @click.command()
@@ -24,8 +25,11 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
       danlu run recipes/quickstart.yaml
       danlu run recipes/quickstart.yaml name=short train.steps=50
     """
+    from danlu.launch.environment import place
     from danlu.pipeline import run_stages
 
+    if (rank := place()) is not None:
+        raise UserError(f"`danlu run` starts its own processes, and {rank.starter} has started several; use `danlu train` there")
     settings, folder = open_run(recipe, overrides, root, trains=True)
     run_stages(settings, folder, sys.stdout)
 
@@ -52,26 +56,55 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @RECIPE
 @OVERRIDES
 @ROOT
-def train(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
+@click.option("--nodes", type=click.IntRange(1), help="Machines that the processes are spread over evenly. Default: this one.")
+@click.option("--node-rank", type=click.IntRange(0), help="Which of them this is, from 0. The first one prints and writes.")
+@click.option("--rendezvous", metavar="HOST:PORT", help="The first machine, and a port there, where they meet.")
+def train(
+    recipe: Path, overrides: tuple[str, ...], root: Path, nodes: int | None, node_rank: int | None, rendezvous: str | None
+) -> None:
     """Train, or go on from the newest good checkpoint.
 
     Data is prepared first if it is not there. Ctrl-C once finishes the step and saves; twice stops at once.
+    The processes of the layout are started here; with torchrun or srun, each of them runs this same command.
 
     \b
     Examples:
       danlu train recipes/quickstart.yaml
       danlu train runs/quickstart
       danlu train recipes/quickstart.yaml name=hot train.optimizer.learning_rate=1e-3
+      danlu train recipe.yaml parallel.data=32 --nodes 4 --node-rank 0 --rendezvous node0:29500
+      torchrun --nproc-per-node 4 -m danlu train recipe.yaml parallel.data=4
     """
-    from danlu import stages
+    from danlu import engines, stages
+    from danlu.launch import environment, joined
+    from danlu.launch.start import await_folder, own_ranks, start
+    from danlu.run_folder import RunFolder
 
-    settings, folder = open_run(recipe, overrides, root, trains=True)
+    machines = environment.nodes(nodes, node_rank, rendezvous)
+    if nodes is not None:
+        environment.forget()
+    rank = environment.place()
+    settings, path = locate(recipe, overrides, root)
+    engines.check(settings)
+    if settings.automatic and (rank is not None or machines.count > 1):
+        raise one_machine()
+    settings = planned(settings)
+    own_ranks(settings, machines)
+    if rank is not None:
+        joined.train(rank, settings, path, lambda: RunFolder.create(settings, path), click.echo, sys.stdout)
+        return
+    if machines.rank > 0:  # the first machine makes the folder and all that concerns the run as a whole
+        await_folder(path)
+        RunFolder.check(settings, path)
+        start(settings, path, machines)
+        return
+    folder = RunFolder.create(settings, path)
     with stages.writing(folder):
         prepared = stages.prepare(settings, folder, click.echo)
         if (summary := stages.finished(settings, folder, prepared, click.echo)) is not None:
             click.echo(f"already trained: {summary['steps']} of {settings.train.steps} steps")
         else:
-            stages.train(settings, folder, prepared, sys.stdout)
+            stages.train(settings, folder, prepared, sys.stdout, machines)
     click.echo(f"report: {folder.path / 'report.html'}")
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from danlu.engines.base import Engine
 from danlu.errors import UserError
+from danlu.launch.environment import Nodes
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
+
+if TYPE_CHECKING:
+    from danlu.engines.torch.meeting import Meeting
 
 
 def check(recipe: Recipe) -> None:
@@ -29,14 +34,26 @@ def create(recipe: Recipe, shape: ModelShape) -> Engine:
     return TorchEngine(recipe, shape)
 
 
-def is_worker() -> bool:
-    """Whether a launcher has started this process as one of several (torchrun's variables)."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+def meet(rank: int, processes: int) -> Meeting:
+    """Where the processes of a layout meet before they train."""
+    from danlu.engines.torch.in_flight import FLIGHT_RECORDER
+
+    os.environ.setdefault(*FLIGHT_RECORDER)  # before torch is imported
+    from danlu.engines.torch.meeting import Meeting
+
+    return Meeting(rank, processes)
 
 
-def launch(recipe: Recipe, run: Path) -> None:
-    """Train a run in the processes of its layout, started on this machine. DanluError: what ended the one that failed first."""
+def in_flight() -> list[str]:
+    """The collectives that this process has begun and not ended, as far as its framework knows them."""
+    from danlu.engines.torch.in_flight import in_flight
+
+    return in_flight()
+
+
+def launch(recipe: Recipe, run: Path, logs: Path, place: Path, own: range, nodes: Nodes) -> None:
+    """Train a run in this machine's ranks of its layout. DanluError: what ended the one that failed first."""
     check(recipe)
     from danlu.engines.torch.launch import launch as start
 
-    start(recipe.parallel.processes, run)
+    start(run, logs, place, own, nodes)

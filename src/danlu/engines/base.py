@@ -64,11 +64,6 @@ class Snapshot:
     write: Callable[[Path], list[Path]]
 
 
-def error_file(run: Path, rank: int) -> Path:
-    """Where one process of a layout leaves the error that ended it: JSON with message and exit_code."""
-    return run / "logs" / f"error-{rank}.json"
-
-
 class Engine(Protocol):
     """One model, its optimizer and its device, in one framework."""
 
@@ -87,6 +82,12 @@ class Engine(Protocol):
 
     def gather(self, value: Any) -> list[Any]:
         """Every process's small value (JSON), by rank; all wait for all."""
+
+    def self_test(self) -> None:
+        """Try every group of the layout with known numbers. DanluError: a wrong result, or no answer."""
+
+    def replicas_differ(self) -> list[str]:
+        """Which parameters differ between which ranks that replicate them; none, where all is well."""
 
     def initialise(self) -> None:
         """Draw the initial weights from the seed."""
@@ -129,3 +130,6 @@ class Engine(Protocol):
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""
+
+    def close(self) -> None:
+        """Leave the other processes, when all have done their work; the engine is of no use afterwards."""

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from pydantic import ValidationError
 
 from danlu.errors import UserError
-from danlu.model.rope import check_scaling
 from danlu.model.shape import Family, ModelShape, RopeScaling
 
 TensorType = Literal["float32", "bfloat16", "float16"]
@@ -98,7 +97,10 @@ def check_family(shape: ModelShape) -> None:
         _refuse_shape(
             "hidden_size must be a multiple of heads for family llama, even with head_size given; mistral does not insist"
         )
-    check_scaling(shape.rope_scaling)
+    if shape.rope_scaling is not None:
+        from danlu.model.rope import check_scaling  # reaches numpy, and the planner starts without it
+
+        check_scaling(shape.rope_scaling)
 
 
 def _refuse_shape(problem: str) -> NoReturn:

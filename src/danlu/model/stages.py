@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import pairwise
+
 from danlu.model.counts import parameter_parts
 from danlu.model.shape import ModelShape
 
@@ -12,22 +15,26 @@ def split_layers(shape: ModelShape, stages: int) -> list[range]:
     A layer costs its matrix parameters, and the last stage the output embedding on top (a look-up in the input embedding costs
     nothing). ValueError: more stages than layers.
     """
-    if stages > shape.layers:
-        raise ValueError(f"{stages} stages of {shape.layers} layers")
     parts = parameter_parts(shape)
     layer = (parts.attention + parts.mlp) / shape.layers
-    head = shape.vocab_size * shape.hidden_size
+    sizes = split(shape.layers, stages, layer, shape.vocab_size * shape.hidden_size)
+    starts = [sum(sizes[:i]) for i in range(stages + 1)]
+    return [range(start, end) for start, end in pairwise(starts)]
+
+
+@lru_cache(maxsize=4096)
+def split(layers: int, stages: int, layer: float, head: float) -> tuple[int, ...]:
+    """Layers of each stage, where a layer costs `layer` and the last stage `head` on top. ValueError: too many stages."""
+    if stages > layers:
+        raise ValueError(f"{stages} stages of {layers} layers")
     # With n layers on the last stage and the rest spread evenly over the others, the best n is found by trying each.
     if stages == 1:
-        return [range(shape.layers)]
+        return (layers,)
 
     def dearest(last: int) -> float:
-        others = -(-(shape.layers - last) // (stages - 1))
+        others = -(-(layers - last) // (stages - 1))
         return max(others * layer, last * layer + head)
 
-    last = min(range(1, shape.layers - stages + 2), key=lambda n: (dearest(n), -n))
-    sizes = [(shape.layers - last) // (stages - 1) + (i < (shape.layers - last) % (stages - 1)) for i in range(stages - 1)] + [
-        last
-    ]
-    starts = [sum(sizes[:i]) for i in range(stages)]
-    return [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    last = min(range(1, layers - stages + 2), key=lambda n: (dearest(n), -n))
+    even, rest = divmod(layers - last, stages - 1)
+    return (*(even + (i < rest) for i in range(stages - 1)), last)

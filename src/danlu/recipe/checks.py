@@ -15,7 +15,8 @@ _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 
 def contradictions(recipe: Recipe) -> list[Problem]:
     """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
-    return [*_stages(recipe), *_batch(recipe), *_layout(recipe), *_steps(recipe), *_validation(recipe), *_model(recipe)]
+    layout = [] if recipe.automatic else [*_batch(recipe), *_layout(recipe)]  # looked at again when the planner has filled it in
+    return [*_stages(recipe), *layout, *_steps(recipe), *_validation(recipe), *_model(recipe)]
 
 
 def _stages(recipe: Recipe) -> list[Problem]:

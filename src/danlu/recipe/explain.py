@@ -130,7 +130,7 @@ def _section_instead_of(path: Path, value: object) -> str:
         field = field_at(path)
         return "; give its keys, indented below it" + ("" if field is None or field.is_required() else ", or leave it out")
     if value == "auto":
-        return "; this version chooses nothing by itself, so leave it out"
+        return "; only parallel and memory can be auto"
     key = "path" if path[:2] == ("data", "sources") else _MAIN_KEYS.get(path)
     return f"; write {{{key}: {yaml_scalar(value)}}}" if key and isinstance(value, str) and len(value) <= 60 else ""
 

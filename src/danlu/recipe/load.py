@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from danlu.recipe.checks import contradictions
 from danlu.recipe.explain import Origins, Problem, fail, from_validation, shown
-from danlu.recipe.overrides import apply
+from danlu.recipe.overrides import apply, spelled_out
 from danlu.recipe.read import read_file
 from danlu.recipe.sections import Recipe
 
@@ -33,7 +33,7 @@ def _validated(tree: object, overrides: Sequence[str], origins: Origins) -> Reci
     if not isinstance(tree, dict) or not tree:
         found = "empty" if tree is None else shown(tree)
         raise fail([Problem((), f"{found}; a recipe is `key: value` lines and begins with name:, model: and data:")], origins)
-    tree = apply(tree, overrides, origins)
+    tree = spelled_out(apply(tree, overrides, origins))
     try:
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:

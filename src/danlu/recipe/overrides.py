@@ -10,7 +10,7 @@ from danlu.recipe.explain import Origins, Problem, fail, shown, shown_text
 from danlu.recipe.fields import Path, describe, dotted, entry_annotation, section_class
 from danlu.recipe.hints import unknown_key
 from danlu.recipe.read import read_text
-from danlu.recipe.sections import Recipe
+from danlu.recipe.sections import AUTOMATIC, Recipe
 
 _ABSENT: Any = object()
 
@@ -27,7 +27,7 @@ def apply(tree: dict[str, object], overrides: Sequence[str], origins: Origins) -
         if not equals or not names[0]:
             raise UserError(f"override {shown_text(text)}: has no path=value; write it like train.steps=10")
         value, _ = read_text(value_text, f"override {shown_text(text)}", one_line=True)
-        tree = _set(tree, Recipe, _ABSENT, (), names, value, Origins(f"override {shown_text(text)}"))
+        tree = _set(spelled_out(tree), Recipe, _ABSENT, (), names, value, Origins(f"override {shown_text(text)}"))
         path: Path = ()
         node: object = tree
         for name in names:  # the numbers of list entries, which only the tree tells from keys
@@ -35,6 +35,11 @@ def apply(tree: dict[str, object], overrides: Sequence[str], origins: Origins) -
             node = node[path[-1]]  # type: ignore[index]
         origins.override(path, text)
     return tree
+
+
+def spelled_out(tree: dict[str, object]) -> dict[str, object]:
+    """``parallel: auto`` as ``parallel: {auto: true}``, the same for memory, so that fields can be put beside it."""
+    return tree | {name: {"auto": True} for name in AUTOMATIC if tree.get(name) == "auto"}
 
 
 def _set(node: Any, annotation: Any, default: Any, above: Path, names: Sequence[str], value: object, origins: Origins) -> Any:

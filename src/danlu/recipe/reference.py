@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from danlu.recipe.fields import Entry, Path, describe, dotted, entry_annotation, every_field, field_names, listed, section_class
 from danlu.recipe.other_names import OTHER_NAMES
-from danlu.recipe.sections import Recipe
+from danlu.recipe.sections import AUTOMATIC, Recipe
 
 _HEAD = """\
 # The recipe
@@ -50,6 +50,9 @@ What Hugging Face, PyTorch, Megatron-LM and nanoGPT call it, and where danlu has
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a recipe with descriptions and defaults; contradictions between fields are beyond it."""
     schema = Recipe.model_json_schema(mode="validation")
+    for name in AUTOMATIC:
+        section = schema["properties"][name]
+        schema["properties"][name] = {"anyOf": [{"$ref": section.pop("$ref")}, {"const": "auto"}], **section}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "danlu recipe"}
 
 

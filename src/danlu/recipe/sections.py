@@ -13,6 +13,9 @@ from danlu.model.shape import Architecture
 
 RESUMABLE: dict[str, Any] = {"resumable": True}
 
+AUTOMATIC = ("parallel", "memory")
+"""Sections that the planner can fill in; the word auto stands for such a section."""
+
 Stage = Literal["prepare", "train", "evaluate", "generate", "export"]
 
 
@@ -163,8 +166,14 @@ class TrainSection(Section):
 
 
 class ParallelSection(Section):
-    """How the work is spread over processes; data x tensor x pipeline of them are started."""
+    """How the work is spread over processes; data x tensor x pipeline of them are started. `auto` alone: danlu plans it."""
 
+    auto: bool = Field(
+        False,
+        description="When training begins, plan what is not given here for the devices of the machine; `parallel: auto` is short "
+        "for it.",
+        json_schema_extra=RESUMABLE,
+    )
     data: int = Field(1, gt=0, description="Ranks that share a global batch.", json_schema_extra=RESUMABLE)
     tensor: int = Field(
         1, gt=0, description="Ranks that split every layer's heads and MLP, and the vocabulary.", json_schema_extra=RESUMABLE
@@ -193,8 +202,14 @@ class ParallelSection(Section):
 
 
 class MemorySection(Section):
-    """What is traded for memory."""
+    """What is traded for memory. `auto` alone: danlu plans it."""
 
+    auto: bool = Field(
+        False,
+        description="When training begins, choose what is not given here such that it fits and is fast; `memory: auto` is short "
+        "for it.",
+        json_schema_extra=RESUMABLE,
+    )
     micro_batch: int | None = Field(
         None,
         gt=0,
@@ -227,6 +242,20 @@ class WatchSection(Section):
 
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
+    )
+    hang_seconds: float = Field(
+        300.0,
+        ge=5,
+        description="Time without any progress on any rank after which a run of several processes is ended; ten times as "
+        "much for what happens for the first time since its start.",
+        json_schema_extra=RESUMABLE,
+    )
+    replica_check_every: int = Field(
+        100,
+        ge=0,
+        description="Steps between checks that replicated parameters are the same bits on all ranks; 0: at the start and "
+        "before checkpoints only.",
+        json_schema_extra=RESUMABLE,
     )
 
 
@@ -276,6 +305,11 @@ class Recipe(Section):
                     f"{name} ends in {ending}, as the files do by which runs are guarded; give another, such as {name}-1"
                 )
         return name
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the planner still has to fill in a section."""
+        return self.parallel.auto or self.memory.auto
 
     @property
     def alone(self) -> Recipe:

@@ -13,7 +13,7 @@ from danlu.model.presets import preset
 from danlu.model.shape import ModelShape
 from danlu.recipe.fields import Entry, Path, dotted, field_names
 from danlu.recipe.resolve import SHAPE_FIELDS, shape_fields
-from danlu.recipe.sections import ModelSection, Recipe
+from danlu.recipe.sections import AUTOMATIC, ModelSection, Recipe
 from danlu.recipe.write import yaml_text
 
 FROM_CHECKPOINT = "from the checkpoint"
@@ -30,6 +30,9 @@ def dump(recipe: Recipe) -> str:
     tree: dict[str, Any] = {name: _plain(getattr(recipe, name)) for name in Recipe.model_fields}
     given = recipe.model.model_dump(mode="python", exclude_unset=True)
     tree["model"] = {name: given[name] for name in field_names(ModelSection) if name in given}
+    for name in AUTOMATIC:
+        if (section := getattr(recipe, name)).auto:  # a written default would be a setting to keep
+            tree[name] = section.model_dump(mode="python", exclude_unset=True)
     return yaml_text(tree)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from danlu import heartbeat
 from danlu.engines.base import Engine
 from danlu.errors import RunStopped, UserError
 from danlu.files import sha256, sync, why, write_json
@@ -57,10 +58,12 @@ def remove_unfinished(folder: Path, step: int) -> None:
 
 def write_part(folder: Path, step: int, write: Callable[[Path], list[Path]]) -> Sums:
     """One process's files, forced to the disk, and what they must be found as. OSError: they cannot be written."""
-    files = write(unfinished(folder, step))
-    for file in files:
+    sums = {}
+    for file in write(unfinished(folder, step)):
         sync(file)
-    return {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
+        sums[file.name] = {"bytes": file.stat().st_size, "sha256": sha256(file)}
+        heartbeat.tick()
+    return sums
 
 
 def complete(folder: Path, step: int, state: dict[str, Any], sums: Sums, keep: int | None) -> None:

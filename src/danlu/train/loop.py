@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from danlu import heartbeat
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, Batch, Engine, StepResult
@@ -18,7 +19,7 @@ from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token, parameter_count, state_bytes
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, ignored
-from danlu.train import checkpoint
+from danlu.train import checkpoint, replicas
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.saver import Saver
@@ -71,6 +72,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
         if session.position.step >= recipe.train.steps:
             live.note(f"already trained: {session.position.step} of {recipe.train.steps} steps")
             return session.summary()
+        session.check_replicas()
         session.measure_peak()
         header(session.header_rows(), stream)
         session.start_segment(resumed)
@@ -124,6 +126,10 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        self.verified: int | None = None
+        """The step after which replicas were last found to be equal."""
+        self.done_before: set[str] = set()
+        """What was done since the start; the first time takes longer."""
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
         self.flops = flops_per_token(shape, recipe.data.sequence_length)
 
@@ -200,6 +206,19 @@ class _Session:
             rows.append(("warning", f"{bytes_text(free)} of disk free, but the checkpoints to come need {bytes_text(wanted)}"))
         return rows
 
+    def check_replicas(self) -> None:
+        """RunStopped: what ranks should hold alike is no longer the same bits. Nothing is saved, since it may be ruined."""
+        if self.recipe.parallel.processes == 1 or self.verified == self.position.step:
+            return
+        self._doing("compares replicas")
+        replicas.check(self.engine, self.position.step, self.verified)
+        self.verified = self.position.step
+
+    def _doing(self, what: str) -> None:
+        """Tell the watchdog."""
+        heartbeat.doing(f"{what} after step {self.position.step}", first=what not in self.done_before)
+        self.done_before.add(what)
+
     def run(self) -> None:
         """All steps that are left."""
         position, train = self.position, self.recipe.train
@@ -208,6 +227,8 @@ class _Session:
             self._step(batches)
             last = position.step == train.steps
             self._finish_save(wait=last)
+            if (every := self.recipe.watch.replica_check_every) and position.step % every == 0:
+                self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
@@ -232,7 +253,9 @@ class _Session:
             final_ratio=train.schedule.final_ratio,
         )
         start = time.perf_counter()
+        self._doing("loads data")
         batch = next(batches)
+        self._doing("trains")
         waited = time.perf_counter() - start
         result = self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - start
@@ -307,6 +330,7 @@ class _Session:
 
     def _validate(self) -> None:
         position = self.position
+        self._doing("validates")
         total, tokens = 0.0, 0
         for batch in evaluation_batches(
             self.prepared.validation,
@@ -338,6 +362,8 @@ class _Session:
         nothing_new = amid and not self.changed and self.begun is not None and position.step < self.recipe.train.steps
         if self.begun != position.step and not nothing_new:
             self._finish_save(wait=True)
+            self.check_replicas()
+            self._doing("saves a checkpoint")
             self.changed, self.begun = False, position.step
             if self.recorder is not None:  # first, so that a run that goes on from this checkpoint has the curves up to it
                 self.recorder.flush()

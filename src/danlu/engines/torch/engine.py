@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from danlu import heartbeat
 from danlu.engines.base import Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
 from danlu.engines.torch.layout import Layout
@@ -65,6 +67,8 @@ class TorchEngine:
                 for stage in self.stages:
                     setattr(stage, "forward", torch.autocast(self._device.type, self.dtype)(stage.forward))  # noqa: B010
             self.pipeline = Pipeline(self.stages, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
+        for stage in self.stages:
+            stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
@@ -89,6 +93,14 @@ class TorchEngine:
     def gather(self, value: Any) -> list[Any]:
         """Every process's value, by rank."""
         return self.layout.gather(value)
+
+    def self_test(self) -> None:
+        """Every group of the layout, with known numbers."""
+        selftest.run(self.layout, self._device, self.pipeline.pair if self.pipeline else None)
+
+    def replicas_differ(self) -> list[str]:
+        """Parameters that are not the same bits on all ranks that replicate them."""
+        return replicas.differences(self.parameters, self.layout, self.pipeline.pair if self.pipeline else None)
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -209,6 +221,10 @@ class TorchEngine:
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+
+    def close(self) -> None:
+        """End the process group, whose threads must not outlive the interpreter."""
+        self.layout.close()
 
     def _loss(self, batch: Batch, scale: float) -> Tensor:
         tensors = self._placed(batch)

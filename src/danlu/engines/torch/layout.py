@@ -19,7 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from danlu.errors import UserError
 from danlu.recipe import Recipe
 
-TIMEOUT = timedelta(minutes=10)
+PATIENCE = 11
+"""How much longer than watch.hang_seconds a collective waits: the watchdog, which can say who is at fault, comes first."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Layout:
         if world == 1:
             return cls()
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            timeout = timedelta(seconds=PATIENCE * recipe.watch.hang_seconds)
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
         replicate, shard = (parallel.data, 1) if parallel.zero_stage == 0 else (1, parallel.data)
         sizes = (parallel.pipeline, replicate, shard, parallel.tensor)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
@@ -93,6 +95,12 @@ class Layout:
         """Wait for all processes."""
         if self.mesh is not None:
             dist.barrier()
+
+    def close(self) -> None:
+        """Leave all groups, once every process has come to that."""
+        if self.mesh is not None:
+            dist.barrier()
+            dist.destroy_process_group()
 
     def gather(self, value: Any) -> list[Any]:
         """Every process's small value, by rank."""

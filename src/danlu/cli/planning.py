@@ -1,0 +1,85 @@
+"""The verb that plans a training without running it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from danlu.cli.common import JSON, OVERRIDES, note, print_json
+
+
+@click.command()
+@click.argument("what", metavar="RECIPE|RUN|config.json|PRESET")
+@OVERRIDES
+@click.option("--hardware", required=True, metavar="NAME|FILE", help="A device, such as h100-80gb, or its own YAML file.")
+@click.option("--devices", type=click.IntRange(1), help="Default: the recipe's processes, else one machine.")
+@click.option("--sequence", type=click.IntRange(1), help="Without a recipe: tokens a sample.")
+@click.option("--global-batch", type=click.IntRange(1), help="Without a recipe: samples a step.")
+@click.option("--tokens", type=click.FloatRange(1), help="Without a recipe: tokens of the whole training, such as 15e12.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Without a recipe. Default: bf16.")
+@click.option("--sweep", metavar="SETTING=A,B,C", help="Tabulate devices, hardware, sequence, global_batch or micro_batch.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the memory of every stage and the schedule.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write the pipeline schedule of the best plan as SVG.")
+@JSON
+def plan(
+    what: str,
+    overrides: tuple[str, ...],
+    hardware: str,
+    devices: int | None,
+    sweep: str | None,
+    html: Path | None,
+    timeline: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Predict memory, time and price, and choose the layout.
+
+    Nothing is run, and no device is needed. Every layout and memory technique that danlu has is searched.
+
+    \b
+    Examples:
+      danlu plan recipes/quickstart.yaml --hardware cpu
+      danlu plan llama-3.1-8b --hardware h100-80gb --devices 8 --html plan.html
+      danlu plan llama-3.1-8b --hardware h100-80gb --sweep devices=8,16,32
+    """
+    from danlu.plan import outcome, verdict
+    from danlu.plan import sweep as sweeps
+    from danlu.plan.hardware import load
+    from danlu.plan.target import Given, target
+
+    device = load(hardware)
+    request, own = target(what, overrides, Given(**given))
+    number = devices or (own.devices if own is not None else device.devices_per_node)
+    if sweep is not None:
+        name, values = sweeps.parse(sweep)
+        rows = sweeps.sweep(request, device, number, name, values)
+        if as_json:
+            print_json(sweeps.as_json(name, rows))
+        else:
+            click.echo("\n".join(sweeps.lines(name, rows)))
+        return
+    found = outcome.plan(request, device, number, own)
+    if as_json:
+        print_json(outcome.as_json(found))
+    else:
+        click.echo("\n".join(verdict.lines(found, shutil.get_terminal_size((100, 24)).columns)))
+    _write(found, html, timeline)
+
+
+def _write(found: Any, html: Path | None, timeline: Path | None) -> None:
+    from danlu.errors import UserError
+    from danlu.files import write_text
+    from danlu.plan import outcome, page
+    from danlu.plan import timeline as pictures
+
+    if timeline is not None:
+        if found.chosen is None:
+            raise UserError("--timeline: nothing fits, so that there is no schedule to draw")
+        write_text(timeline, pictures.svg(*outcome.timeline(found.chosen)))
+        note(f"wrote {timeline}")
+    if html is not None:
+        write_text(html, page.render(found))
+        note(f"wrote {html}")

@@ -1,0 +1,102 @@
+"""Bytes of activations that one layer keeps for its backward pass, on one device.
+
+Counted tensor by tensor. With Megatron's implementation of GPT the count is the closed form of Korthikanti et al. 2022
+(arXiv:2205.05198): s b h (10 + 24 / t + 5 a s / (h t)), and its variants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from danlu.plan.engine import compiled
+from danlu.plan.job import Job
+
+
+def layer_bytes(job: Job) -> float:
+    """One layer and one micro-batch under the job's recompute mode, averaged over recompute_every."""
+    tensors = _tensors(job)
+    if job.recompute == "none":
+        return tensors.total
+    return tensors.total + (_kept(job, tensors) - tensors.total) / job.recompute_every
+
+
+def working_bytes(job: Job) -> float:
+    """What the layer in its backward pass holds on top: gradients of its widest tensors, and what it has recomputed."""
+    tensors = _tensors(job)
+    one = job.dimensions
+    gradients = job.tokens * job.width * ((3 if one.gated_mlp else 2) * one.ffn / job.tensor + one.hidden)
+    again = 0.0 if job.recompute == "none" else max(0.0, tensors.total - _kept(job, tensors))
+    return gradients + again
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """Bytes of what one layer keeps without recomputation."""
+
+    norms: float
+    """Inputs of the norms, what they keep beside, and their outputs, which the matrix products read."""
+    masks: float
+    projections: float
+    """Queries, keys and values as attention keeps them."""
+    scores: float
+    attention: float
+    """Attention's output."""
+    mlp: float
+
+    @property
+    def total(self) -> float:
+        return self.norms + self.masks + self.projections + self.scores + self.attention + self.mlp
+
+
+def _tensors(job: Job) -> _Tensors:
+    engine = compiled(job.engine) if job.compile else job.engine
+    one, w, t, tokens = job.dimensions, job.width, job.tensor, job.tokens
+    query, kv, ffn = one.query_width / t, one.kv_width / t, one.ffn / t
+    # What is split along the sequence is split over the tensor ranks only under sequence parallelism.
+    residual = tokens * one.hidden / (t if job.sequence_parallel else 1)
+    mask = 1 if engine.dropout else 0
+    scores = 0.0
+    if not engine.flash_attention:
+        scores = (w + (w + mask if engine.dropout else 0)) * one.heads / t * tokens * job.sequence
+    projections = query + 2 * (query if engine.repeats_kv else kv)
+    if engine.keeps_qkv:
+        projections = (query + 2 * kv) + query + (query if engine.repeats_kv else kv)
+    attention = w * tokens * query * (2 if engine.copies_output and job.micro_batch > 1 else 1)
+    if engine.flash_attention:
+        attention += tokens * one.heads / t * 4  # FP32 log of the softmax's denominator
+    # A matrix product with frozen weights keeps no input; of a frozen norm's and of the MLP's tensors less is kept, too.
+    trained = job.lora is None or job.lora.everywhere
+    norm_input = max(engine.norm_input, engine.residual, 4 if w == 4 else 0) if one.gated_mlp else w
+    norm_extra = (engine.norm_extra if one.gated_mlp else 0) if job.lora is None else 0
+    outputs = 2 * w if trained else w
+    if job.lora is not None and job.lora.dropout:
+        outputs += w + 1
+    gathered = 0.0
+    if job.sequence_parallel:
+        gathered = engine.gathered * 2 * w * tokens * one.hidden * (1 - 1 / t)
+    mlp = (engine.mlp_tensors if one.gated_mlp else 2) - (0 if trained else 1)
+    return _Tensors(
+        norms=residual * (2 * norm_input + 2 * norm_extra + outputs) + gathered,
+        masks=residual * 2 * mask,
+        projections=w * tokens * projections,
+        scores=scores,
+        attention=attention,
+        mlp=w * tokens * ffn * mlp,
+    )
+
+
+def _kept(job: Job, tensors: _Tensors) -> float:
+    """What stays of them under the job's recompute mode."""
+    one, w, t, tokens = job.dimensions, job.width, job.tensor, job.tokens
+    if job.recompute == "full":
+        return job.residual_bytes * (t if job.sequence_parallel and not job.engine.splits_checkpoint else 1)
+    kind = job.engine.selective
+    if kind == "scores":
+        return tensors.total - tensors.scores
+    residual = tokens * one.hidden / (t if job.sequence_parallel else 1)
+    query, kv, ffn = one.query_width / t, one.kv_width / t, one.ffn / t
+    gates = 2 if one.gated_mlp else 1
+    if kind == "alternate":  # of q, k, v, o, gate, up, down every second one from q on; what the collectives return stays, too
+        collected = 2 * residual if t > 1 else 0.0
+        return job.residual_bytes + w * (collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
+    return job.residual_bytes + w * (tokens * (query + 2 * kv + gates * ffn) + 2 * residual + tokens * query)

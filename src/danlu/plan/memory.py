@@ -1,0 +1,182 @@
+"""Bytes per device for every pipeline stage: an estimate, and a bound that a run is not expected to exceed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from danlu.plan import order
+from danlu.plan.activations import layer_bytes, working_bytes
+from danlu.plan.constants import allocator
+from danlu.plan.hardware import Hardware
+from danlu.plan.job import Job
+from danlu.plan.parameters import StateWidths, states, trainable_parameters, weight_parameters
+
+WORKSPACE = 0.05e9
+"""Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
+LOSS_CHUNK = 4 * 32e6
+"""Bytes of the logits that danlu's loss holds at once, with their FP32 softmax."""
+STATES_MARGIN, MOVING_MARGIN, FIXED_MARGIN = 1.02, 1.3, 0.3e9
+"""The bound: states are exact but for padding; what comes and goes is not. Two and a half times the spread of the residuals."""
+
+Verdict = Literal["fits", "tight", "no"]
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """One device of one pipeline stage at its peak. Bytes."""
+
+    weights: float
+    gradients: float
+    master: float
+    optimizer: float
+    activations: float
+    logits_and_loss: float
+    embedding: float
+    """Output of the input embedding."""
+    communication: float
+    """Weights that ZeRO has gathered, and gradients that it has not split yet."""
+    temporaries: float
+    overhead: float
+    """Library workspace, and what the allocator holds beyond what is alive."""
+    bound: float
+
+    @property
+    def states(self) -> float:
+        """What the parameters need before any data arrives."""
+        return self.weights + self.gradients + self.master + self.optimizer
+
+    @property
+    def estimate(self) -> float:
+        """All of it."""
+        moving = self.activations + self.logits_and_loss + self.embedding + self.communication + self.temporaries
+        return self.states + moving + self.overhead
+
+
+@dataclass(frozen=True)
+class Memory:
+    """All pipeline stages; the device that needs most decides whether the job fits."""
+
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def peak(self) -> float:
+        """Largest estimate, bytes."""
+        return max(stage.estimate for stage in self.stages)
+
+    @property
+    def bound(self) -> float:
+        """Largest bound, bytes."""
+        return max(stage.bound for stage in self.stages)
+
+    def fits(self, hardware: Hardware) -> bool:
+        """Whether even the bound stays within the device."""
+        return self.bound <= hardware.memory
+
+    def verdict(self, hardware: Hardware) -> Verdict:
+        """fits: even the bound does; tight: the estimate does; no: not even that."""
+        if self.fits(hardware):
+            return "fits"
+        return "tight" if self.peak <= hardware.memory else "no"
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What is the same on all stages of a job."""
+
+    job: Job
+    width: StateWidths
+    layer: float
+    """Bytes of one layer's activations."""
+    working: float
+    residual: float
+    """Bytes of one hidden state between layers."""
+    reserved: float
+
+
+def memory(job: Job, hardware: Hardware, reserved: float | None = None) -> Memory:
+    """Predict every stage. What a job needs is the same on all devices; `reserved` replaces the engine's allocator constant."""
+    reserved = reserved or allocator(job.engine_name, job.compile)
+    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved)
+    parameters = zip(weight_parameters(job), trainable_parameters(job), strict=True)
+    return Memory(tuple(_stage(shared, rank, *counts) for rank, counts in enumerate(parameters)))
+
+
+def in_flight(job: Job, rank: int) -> Sequence[int]:
+    """For each of a rank's chunks the micro-batches whose activations it keeps when it keeps most."""
+    kind, m, v = job.plain_schedule, job.micro_batches, job.virtual_stages
+    if order.problem(kind, job.pipeline, m, v) is None:
+        return order.in_flight(kind, rank, job.pipeline, m, v)
+    return [min(job.pipeline - rank, m)] * v  # no such schedule exists; 1F1B on every chunk stands in
+
+
+def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemory:
+    job, width, z = shared.job, shared.width, shared.job.zero_stage
+    split = job.shards if z == 3 or (z and job.engine.fully_sharded) else 1
+    weights = trained * width.weight / split
+    if job.lora is not None:
+        weights += _frozen_bytes(job, rank, held) / split
+    gradients = trained * width.gradient / (job.shards if z >= 2 or split > 1 else 1)
+    master = trained * width.master / (job.shards if z else 1)
+    optimizer = trained * width.optimizer / (job.shards if z else 1)
+    if job.offload != "none":
+        master = optimizer = 0.0
+    if job.offload.startswith("parameters"):
+        weights = 0.0
+    chunks = job.stages[rank]
+    activations = sum(many * layers for many, layers in zip(in_flight(job, rank), chunks, strict=True)) * shared.layer
+    logits = _loss_bytes(job) + 2 * shared.residual if rank == job.pipeline - 1 else 0.0
+    embedding = shared.residual if rank == 0 else 0.0
+    # The loss is over when the last layer's backward pass begins: what each holds for itself is not there at the same time.
+    temporaries = max(0.0, shared.working - logits)
+    if job.engine.half_copy and job.precision in {"bf16", "fp16"}:
+        temporaries += held * 2
+    communication = _communication(job, width, held, trained, sum(chunks))
+    parts = weights + gradients + master + optimizer
+    moving = (activations + logits + embedding + communication + temporaries) * shared.reserved
+    return StageMemory(
+        weights=weights,
+        gradients=gradients,
+        master=master,
+        optimizer=optimizer,
+        activations=activations,
+        logits_and_loss=logits,
+        embedding=embedding,
+        communication=communication,
+        temporaries=temporaries,
+        overhead=WORKSPACE + moving * (1 - 1 / shared.reserved),
+        bound=parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN,
+    )
+
+
+def _loss_bytes(job: Job) -> float:
+    """Logits and what the loss makes of them; or, where it goes a few rows at a time, the head's gradient in its stead."""
+    one = job.dimensions
+    if job.engine.logits:
+        return job.tokens * one.vocab / job.tensor * sum(job.engine.logits)
+    return LOSS_CHUNK + (one.table / job.tensor * (4 + 4) if job.lora is None else 0.0)
+
+
+def _frozen_bytes(job: Job, rank: int, held: float) -> float:
+    """Base weights under adapters: the matrices in their own width, embedding and norms in 16 bit."""
+    assert job.lora is not None
+    one = job.dimensions
+    matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
+    if rank == job.pipeline - 1 and not one.tied_embeddings:
+        matrices += one.table / job.tensor
+    return matrices * job.lora.base_bits / 8 + (held - matrices) * job.width
+
+
+def _communication(job: Job, width: StateWidths, held: float, trained: float, layers: int) -> float:
+    """What ZeRO's ranks hold whole for a while."""
+    if job.zero_stage == 0 or layers == 0:
+        return 0.0
+    one_layer = 1 / layers
+    if not job.engine.fully_sharded:
+        return held * one_layer * (2 * job.width + width.gradient) if job.zero_stage == 3 else 0.0
+    # The layer in use and the one being fetched; all of them where they are not split again after the forward pass.
+    gathered = min(1.0, 2 * one_layer) if job.zero_stage == 3 and job.pipeline == 1 else 1.0
+    waiting = job.micro_batches > 1 and (job.pipeline > 1 or job.zero_stage != 2)
+    gathered_width = 2 if job.pure else job.engine.gathered_width
+    return held * gathered * gathered_width + trained * (1.0 if waiting else one_layer) * width.gradient
