@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-memory clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-checkpoint benchmark-memory clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -33,6 +33,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 
 benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)
+
+benchmark-checkpoint: .venv/test.done  ## what saving costs, in the background and not; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/checkpoint.py $(WRITE)
 
 planner-score: .venv/quickstart.done  ## the planner beside published runs in ROWS=folder (or DANLU_PLANNER_ROWS); JSON=FILE keeps the figures
 	$(BIN)/python -m danlu.plan.score $(ROWS) $(WRITE)

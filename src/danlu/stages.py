@@ -94,7 +94,9 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
     engine = engines.create(recipe, shape, run.path)
     engine.self_test()
     if engine.rank > 0:
-        return train_loop(recipe, shape, engine, prepared, run.path, stream)
+        summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
+        return summary
     run.write(SHAPE, shape.model_dump(mode="json"))
     if (predicted := auto.prediction(recipe, shape)) is not None:
         run.write("plan.json", predicted)
@@ -102,6 +104,7 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
     run.write("environment.json", versions | _libraries() | probes.machine())
     try:
         summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
     except BaseException:
         # What ended the run is what a person must hear of, not a report that a full disk cannot take.
         with suppress(UserError):

@@ -49,11 +49,11 @@ def test_recomputation_and_offload_give_the_same_bits(outcome: dict[str, Any]) -
 
 
 def test_a_checkpoint_goes_on_in_another_layout(outcome: dict[str, Any]) -> None:
-    """Optimizer states included, the curve of 10 + 10 steps is that of 20 in one process; the weights are exported unchanged."""
+    """Optimizer states included, the curve of 10 + 10 steps is that of 20 in one process; all of it is saved again unchanged."""
     found = results(outcome, "load")
     assert len(found) == 5
     assert not wrong(found) and not wrong(results(outcome, "save"))
-    assert all(result["done"]["same_export"] for result in found.values())
+    assert all(result["done"]["same_save"] for result in found.values())
 
 
 def test_every_planted_fault_is_caught(outcome: dict[str, Any]) -> None:

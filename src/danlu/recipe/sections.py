@@ -287,6 +287,11 @@ class CheckpointSection(Section):
         100, gt=0, description="Steps between checkpoints; the last step is always saved.", json_schema_extra=RESUMABLE
     )
     keep: int = Field(3, gt=0, description="Newest checkpoints that are kept.", json_schema_extra=RESUMABLE)
+    asynchronous: bool = Field(
+        False,
+        description="Copy the state to host memory and write it while training goes on; needs memory for the copy.",
+        json_schema_extra=RESUMABLE,
+    )
 
 
 class Recipe(Section):

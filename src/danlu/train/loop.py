@@ -24,6 +24,7 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.room import no_disk
+from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
@@ -84,6 +85,9 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
             live.close()
             header(session.summary_rows(), stream)
             raise
+        except Exception:
+            session.keep_what_was_begun()
+            raise
         live.close()
         return session.summary()
 
@@ -106,7 +110,11 @@ class _Session:
         self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
         self.folder = folder
         self.position = Position()
+        self.saver = Saver(engine, self.checkpoints)
+        self.begun: int | None = None
+        """Step of the newest checkpoint, even if it is not complete yet."""
         self.saved: int | None = None
+        """Step of the newest that is complete."""
         self.changed = False
         """Whether a step since the last checkpoint changed the weights or the loss scale."""
         self.warnings: list[str] = []
@@ -139,11 +147,7 @@ class _Session:
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
         said: list[str] = []
-        if self.recorder is None:
-            self.engine.agree(False)  # the first process looks first, and tidies up
-        found = checkpoint.latest(self.checkpoints, said.append, repair=self.recorder is not None)
-        if self.recorder is not None:
-            self.engine.agree(False)
+        found = checkpoint.latest(self.checkpoints, said.append, self.recorder is not None, self.engine)
         for line in said:
             self.live.note(line)
         if found is None:
@@ -162,7 +166,7 @@ class _Session:
             )
         self.engine.load(found.path, found.state["engine"])
         self.position = Position(**found.state["position"])
-        self.saved = found.step
+        self.saved = self.begun = found.step
         return "; ".join([*said, f"resumed from {found.path.name}"])
 
     def start_segment(self, resumed: str | None) -> None:
@@ -230,6 +234,7 @@ class _Session:
         while position.step < train.steps:
             self._step(batches)
             last = position.step == train.steps
+            self._finish_save(wait=last)
             if (every := self.recipe.watch.replica_check_every) and position.step % every == 0:
                 self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
@@ -237,11 +242,11 @@ class _Session:
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {train.steps} steps done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
-                self._save()
+                self._save(background=self.recipe.checkpoint.asynchronous and not last)
             if position.non_finite >= train.non_finite_limit:
                 self._stop_non_finite()
             if self.engine.agree(self.interrupt.requested) and not last:
-                self._save()
+                self._save(background=False)
                 done = f"step {position.step} of {train.steps}"
                 raise Interrupted(f"stopped after {done} with a checkpoint; run the same command to go on")
 
@@ -367,34 +372,38 @@ class _Session:
         losses = self.position.recent_losses
         return sum(losses) / len(losses) if losses else None
 
-    def _save(self) -> None:
+    def _save(self, background: bool) -> None:
         """Amid non-finite steps only what is new is saved, and nothing older goes: what they began from may be ruined already."""
         position = self.position
         amid = position.non_finite > 0
-        nothing_new = amid and not self.changed and self.saved is not None and position.step < self.recipe.train.steps
-        if self.saved == position.step or nothing_new:
-            return
-        self.check_replicas()
-        self._doing("saves a checkpoint")
-        self.changed = False
-        start = time.perf_counter()
+        nothing_new = amid and not self.changed and self.begun is not None and position.step < self.recipe.train.steps
+        if self.begun != position.step and not nothing_new:
+            self._finish_save(wait=True)
+            self.check_replicas()
+            self._doing("saves a checkpoint")
+            self.changed, self.begun = False, position.step
+            if self.recorder is not None:  # first, so that a run that goes on from this checkpoint has the curves up to it
+                self.recorder.flush()
+            state = {"position": asdict(position), "data": self.prepared.fingerprint}
+            self.saver.begin(position.step, state, None if amid else self.recipe.checkpoint.keep, background)
+        if not background:
+            self._finish_save(wait=True)
 
-        def write(folder: Path) -> dict[str, Any]:
-            engine_state = self.engine.save(folder)
-            return {"engine": engine_state, "position": asdict(self.position), "data": self.prepared.fingerprint}
+    def _finish_save(self, wait: bool) -> None:
+        """Complete the checkpoint that was begun; without ``wait``, if it is written by now."""
+        done = self.saver.finish(wait)
+        if done is not None:
+            self.saved = self.begun
+            said = f"saved {done.path.name} in {duration(done.seconds)}"
+            self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
 
-        if self.recorder is None:
-            self.engine.save(checkpoint.unfinished(self.checkpoints, self.position.step))
-            self.saved = self.position.step
-            return
-        self.recorder.flush()  # first, so that a run that goes on from this checkpoint has the curves up to it
-        path = checkpoint.save(self.checkpoints, self.position.step, write, None if amid else self.recipe.checkpoint.keep)
-        self.saved = self.position.step
-        seconds = time.perf_counter() - start
-        self.event("checkpoint", f"saved {path.name} in {duration(seconds)}", seconds=seconds)
+    def keep_what_was_begun(self) -> None:
+        """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
+        if self.recipe.parallel.processes == 1:
+            self._finish_save(wait=True)
 
     def _stop_non_finite(self) -> None:
-        self._save()
+        self._save(background=False)
         raise RunStopped(
             f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step "
             f"{self.position.step}. Checkpoint {self.saved} holds the weights as they were before the first of them. "

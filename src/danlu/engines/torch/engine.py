@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import Batch, Sampling, StepResult, StepSource
+from danlu.engines.base import Batch, Sampling, Snapshot, StepResult, StepSource
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import generate
@@ -27,18 +26,25 @@ from danlu.engines.torch.loss import IGNORED
 from danlu.engines.torch.meter import metered
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import parallelise
-from danlu.engines.torch.pieces import fill
+from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
 from danlu.engines.torch.shard import synchronise
-from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, read_weights, write_file, write_weights
+from danlu.engines.torch.slices import written_slices
+from danlu.engines.torch.snapshot import (
+    Buffers,
+    optimizer_states,
+    random_states,
+    set_random_states,
+    weights_files,
+    write,
+)
+from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
-_RANDOM_CPU = "random.cpu"
-_RANDOM_CUDA = "random.cuda"
 PEAK_SECONDS = 0.3
 """How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
 
@@ -72,6 +78,7 @@ class TorchEngine:
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
+        self.buffers = Buffers()
 
     @property
     def model(self) -> CausalLM:
@@ -86,6 +93,10 @@ class TorchEngine:
     def agree(self, flag: bool) -> bool:
         """Whether any process of the layout says so."""
         return self.layout.any(flag)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, by rank."""
+        return self.layout.gather(value)
 
     def self_test(self) -> None:
         """Every group of the layout, with known numbers."""
@@ -107,12 +118,13 @@ class TorchEngine:
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.parameters, self.shape, folder)
+        read_weights(self.parameters, self.shape, folder, hugging_face_files(folder))
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
-        write_weights(self.own, folder, DTYPES[dtype], self.layout)
+        assert self.layout.mesh is None
+        write_weights(self.own, folder, DTYPES[dtype])
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors in host memory."""
@@ -178,38 +190,33 @@ class TorchEngine:
         return generate(self.model, self.shape, tokens, sampling, end_id)
 
     @torch.no_grad()
+    def snapshot(self, copy: bool) -> Snapshot:
+        """Weights, moments and random states."""
+        weights = written_slices(((name, tensor, local(tensor)) for name, tensor in self.own.items()), self.layout)
+        states = written_slices(self.optimizer.tensors(set(self.own)), self.layout) | random_states(self._device)
+        if copy:
+            weights, states = self.buffers.copy(weights), self.buffers.copy(states)
+        alone = self.layout.mesh is None
+        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
+
     def save(self, folder: Path) -> dict[str, Any]:
-        """Weights in the layout of an export, and moments and random states; each pipeline rank writes its layers."""
-        self.layout.barrier()  # the folder is there
-        write_weights(self.own, folder, torch.float32, self.layout)
-        state = self.optimizer.tensors(set(self.own))
-        if self.layout.writes:
-            state = {name: tensor.cpu() for name, tensor in state.items()}
-            state[_RANDOM_CPU] = torch.get_rng_state()
-            if self._device.type == "cuda":
-                state[_RANDOM_CUDA] = torch.cuda.get_rng_state(self._device)
-            write_file(state, folder / f"optimizer-{self.layout.pipeline_rank:05d}.safetensors")
-        self.layout.barrier()  # all files are there
-        return {"scaler": self.optimizer.state()}
+        """A snapshot that is written at once; what is returned goes to ``load``."""
+        snapshot = self.snapshot(copy=False)
+        snapshot.write(folder)
+        return snapshot.state
 
     @torch.no_grad()
     def load(self, folder: Path, state: dict[str, Any]) -> None:
-        """The reverse of ``save``, whatever layout saved it."""
-        read_weights(self.parameters, self.shape, folder)
-        tensors: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("optimizer-*.safetensors")):
-            tensors |= load_file(file)
-        torch.set_rng_state(tensors.pop(_RANDOM_CPU))
-        cuda = tensors.pop(_RANDOM_CUDA, None)
-        if cuda is not None and self._device.type == "cuda":
-            torch.cuda.set_rng_state(cuda, self._device)
-        self.optimizer.load_tensors(tensors)
+        """Whatever layout wrote it."""
+        self.load_weights(folder)
+        self.optimizer.load_tensors(optimizer_states(folder), folder)
         self.optimizer.load_state(state["scaler"])
+        set_random_states(folder, self.rank, self._device)
 
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.parameters, self.shape, folder)
+        read_weights(self.parameters, self.shape, folder, weights_files(folder))
 
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""
@@ -229,6 +236,10 @@ class TorchEngine:
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+
+    def close(self) -> None:
+        """End the process group, whose threads must not outlive the interpreter."""
+        self.layout.close()
 
     def _loss(self, batch: Batch, scale: float) -> Tensor:
         tensors = self._placed(batch)

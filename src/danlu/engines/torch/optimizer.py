@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from danlu.engines.base import LOSS_SCALE_OVERFLOW
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.offload import OffloadedAdamW, moves_moments
-from danlu.engines.torch.pieces import fill, gather, local
+from danlu.engines.torch.pieces import gather, local
+from danlu.engines.torch.slices import Stored, Target, check_filled
 from danlu.engines.torch.weights import EMBEDDING
 from danlu.recipe import Recipe
 
@@ -124,23 +125,28 @@ class Optimizer:
         if factor != 1.0:
             torch._foreach_mul_([local(parameter.grad) for parameter in self.names if parameter.grad is not None], factor)
 
-    def tensors(self, names: set[str]) -> dict[str, Tensor]:
-        """The moments and step counts of parameters, whole, by ``<state>.<parameter name>``; all ranks must call."""
-        return {
-            f"{key}.{name}": gather(value)
-            for name, parameter in self.parameters.items()
-            if name in names
-            for key, value in self.adamw.state.get(parameter, {}).items()
-        }
+    def tensors(self, names: set[str]) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Moments and step counts of parameters: (``<state>.<parameter name>``, what it is split as, this process's piece)."""
+        for name, parameter in self.parameters.items():
+            if name in names:
+                for key, value in self.adamw.state.get(parameter, {}).items():
+                    yield f"{key}.{name}", parameter if value.ndim else value, local(value)
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet."""
+    def load_tensors(self, found: Iterable[Stored], folder: Path) -> None:
+        """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet.
+
+        UserError: a part of a tensor is in none of the files.
+        """
         self.adamw.state.clear()
-        for full_name, whole in tensors.items():
-            key, name = full_name.split(".", 1)
+        targets: dict[tuple[str, Tensor], Target] = {}
+        for each in found:
+            key, name = each.name.split(".", 1)
             for parameter in self._copies(name):
-                self.adamw.state[parameter][key] = state = self._new_state(parameter, key, number=whole.ndim == 0)
-                fill(state, whole)
+                if (each.name, parameter) not in targets:
+                    self.adamw.state[parameter][key] = state = self._new_state(parameter, key, number=not each.shape)
+                    targets[each.name, parameter] = Target(each.name, state)
+                targets[each.name, parameter].take(each)
+        check_filled(targets.values(), folder)
 
     def _new_state(self, parameter: Tensor, key: str, number: bool) -> Tensor:
         """Where a moment or the step count goes: beside its parameter, where the fused update wants it, or offloaded."""
