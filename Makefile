@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-parallel benchmark-train doctor-score planner-score benchmark-plan clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-parallel benchmark-checkpoint benchmark-memory clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -37,8 +37,14 @@ benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 
 benchmark-train: .venv/test.done  ## danlu beside a bare loop and Hugging Face Trainer; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/train_throughput.py $(WRITE)
 
+benchmark-checkpoint: .venv/test.done  ## what saving costs, in the background and not; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/checkpoint.py $(WRITE)
+
 planner-score: .venv/quickstart.done  ## the planner beside published runs in ROWS=folder (or DANLU_PLANNER_ROWS); JSON=FILE keeps the figures
 	$(BIN)/python -m danlu.plan.score $(ROWS) $(WRITE)
+
+benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside each technique, and its price; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/memory.py $(WRITE)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

@@ -68,7 +68,7 @@ def _best(request: Request, machines: list[Machine]) -> Plan:
     if plans:
         fastest = min(plan.time.seconds for plan in plans)
         return next(plan for plan in plans if plan.time.seconds <= SAME * fastest)
-    usual = {**ParallelSection().model_dump(), **MemorySection().model_dump()}
+    usual = {**ParallelSection().model_dump(), **MemorySection().model_dump(), "offload": "none"}
     told = [f"{name} {value}" for name, value in request.fixed.items() if usual.get(name) != value]
     given = ", ".join([*told, f"train.global_batch {request.global_batch}"])
     devices = " or ".join(str(each.devices) for each in machines)

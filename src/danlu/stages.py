@@ -36,6 +36,7 @@ from danlu.run_folder import BUSY, RunFolder
 from danlu.train import checkpoint
 from danlu.train.checkpoint import Checkpoint
 from danlu.train.loop import train as train_loop
+from danlu.train.room import check_room
 from danlu.watch import probes
 from danlu.watch.report import write_report
 
@@ -82,16 +83,20 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
 
     A layout of several processes is started here, on this machine's part of the ``nodes``, unless this is one of them.
     """
+    shape = _shape(recipe, run, prepared)
+    if place() is None:
+        check_room(recipe, shape, run.path, (nodes or Nodes()).count)
     if recipe.parallel.processes > 1 and place() is None:
         start(recipe, run.path, nodes or Nodes())
         summary: dict[str, Any] = run.read("summary.json")
         return summary
     began = time.monotonic()
-    shape = _shape(recipe, run, prepared)
-    engine = engines.create(recipe, shape)
+    engine = engines.create(recipe, shape, run.path)
     engine.self_test()
     if engine.rank > 0:
-        return train_loop(recipe, shape, engine, prepared, run.path, stream)
+        summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
+        return summary
     run.write(SHAPE, shape.model_dump(mode="json"))
     if (predicted := auto.prediction(recipe, shape)) is not None:
         run.write("plan.json", predicted)
@@ -99,6 +104,7 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
     run.write("environment.json", versions | _libraries() | probes.machine())
     try:
         summary = train_loop(recipe, shape, engine, prepared, run.path, stream)
+        engine.close()
     except BaseException:
         # What ended the run is what a person must hear of, not a report that a full disk cannot take.
         with suppress(UserError):

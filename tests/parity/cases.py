@@ -1,9 +1,9 @@
 """What is compared: layouts and memory techniques, each a few words, and the small models and batches that they train.
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
-the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; drop dropout; comp
-compilation; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch
-by its name below.
+the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's
+moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; mb and a number the micro-batch; bf16
+and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -74,6 +74,10 @@ class Case:
                 made["model"] = word
             elif word in BATCHES:
                 made["batch"] = word
+            elif word == "disk":
+                memory["offload_optimizer"] = "disk"
+            elif word == "shards":
+                memory["offload_parameters"] = "disk"
             elif word in ("full", "selective"):
                 memory["recompute"] = word
             elif word == "il":
@@ -113,11 +117,12 @@ class Case:
         return f"one {self.model} {self.batch} b{self.global_batch}" + (" drop" if self.dropout else "")
 
     @property
-    def without_recompute(self) -> str | None:
-        """The words of the same layout that keeps its activations; its results must be the same bits."""
-        words = [word for word in self.words.split() if word not in ("full", "selective") and not word.startswith("every")]
+    def plain(self) -> str | None:
+        """The words of the same layout that keeps all in memory; its results must be the same bits."""
+        memory = ("full", "selective", "disk", "shards")
+        words = [word for word in self.words.split() if word not in memory and not word.startswith("every")]
         # A compiler may fuse, and so round, the two differently.
-        return " ".join(words) if "recompute" in self.memory and not self.compile else None
+        return " ".join(words) if len(words) < len(self.words.split()) and not self.compile else None
 
     @property
     def tolerance(self) -> dict[str, float]:
@@ -155,6 +160,8 @@ QUICK = (
     "d2 p2 mb2 bf16",
     "d2 p2 z1 zb mb1 tied empty",
     "d2 t2 sp z3 mb2 drop",
+    "d2 t2 z3 disk shards",
+    "d2 p2 z1 il mb2 disk tied",
 )
 """Four processes; part of every test run."""
 
@@ -162,7 +169,10 @@ FULL = (
     # One process: accumulation, recomputation and half precision by themselves.
     *("one mb2", "one mb1 tied", "one full", "one full every2 qwen3", "one selective mb4", "one bf16", "one mb2 half"),
     *("one mb2 drop", "one full drop", "one mb2 empty"),
+    *("one disk", "one disk tied mb2", "one disk bf16 full"),
     # Two
+    *("d2 disk", "d2 z1 disk mb2", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
+    *("d2 z3 disk shards even", "t2 sp disk", "p2 mb2 disk tied", "d2 z3 disk shards fp16"),
     *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
     *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
     *("t2", "t2 even", "t2 tied", "t2 biases", "t2 qwen2", "t2 qwen3", "t2 mistral", "t2 mb2", "t2 nomask"),
@@ -183,6 +193,7 @@ FULL = (
     *("t2 p2 sp selective mb4 drop qwen3",),
     # Compiled: the first of a kind takes a minute.
     *("one selective comp drop", "d2 z3 mb2 comp", "t2 sp comp", "p2 il mb2 comp tied", "d2 t2 z1 full comp"),
+    *("d2 p2 z3 mb2 disk shards bf16", "t2 p2 sp mb4 disk qwen3"),
     # Eight
     *("d8 z3", "d2 t2 p2 mb2", "d2 t2 p2 sp z1 mb1 tied", "d2 t2 p2 sp z3 il mb2 qwen2", "d2 t2 p2 z3 mb2 full half"),
     *("d2 t4 z3 sp wide", "t4 p2 mb2 widetied", "p8 mb1 eight", "d4 p2 z1 mb1", "t8 eight", "d2 p4 z3 mb1 tied"),
@@ -201,6 +212,13 @@ QUICK_MOVES = (
 FULL_MOVES = (
     *QUICK_MOVES,
     ("t2", "one"),
+    ("d2 z3 disk shards", "p2 mb2 disk"),
+    ("one disk", "d2 t2"),
+    ("one tied", "p2 mb2 tied"),
+    ("d3 z3 b12 mb2", "t2 p2 mb4 b12"),
+    ("d8 z3 b24", "d3 z1 b24"),
+    ("d2 t2 p2 sp z3 il mb2 qwen2", "t2 sp qwen2"),
+    ("d2 t4 z3 sp wide", "p2 il mb2 wide"),
     ("t4 wide", "p4 mb2 wide"),
     ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),

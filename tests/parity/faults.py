@@ -15,12 +15,14 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.tensor import DTensor
 
-from danlu.engines.torch import loss, parallelise, pipeline, recompute, tensor_parallel
+from danlu.engines.torch import loss, offload, parallelise, pipeline, recompute, tensor_parallel
 from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loss import IGNORED, VocabularyShard
+from danlu.engines.torch.offload import Shelf
 from danlu.engines.torch.optimizer import Optimizer
+from danlu.engines.torch.pieces import local
 from danlu.engines.torch.pipeline import Pipeline
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -208,6 +210,14 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "recomputation draws other dropout masks": ("p2 mb4 drop full", _other_mask_when_recomputed),
     "pipeline ranks go on with different tokens": ("p2 mb4", _own_tokens),
     "one replica has another learning rate": ("d2", _one_rank_forgets_to_step),
+    "moments are lost when they leave memory": (
+        "d2 z1 disk",
+        lambda: patch.object(Shelf, "let_go", lambda self, number: self.areas[number].zero_()),
+    ),
+    "offloaded moments see a norm's gradient before it is summed": (
+        "t2 sp disk",
+        lambda: patch.object(offload, "_gradient", lambda parameter: local(parameter.grad)),
+    ),
     "recomputation from a rounded input": ("p2 mb4 full", _reads_dropped_state),
 }
 """What is wrong: the case that is trained, and how to plant it."""

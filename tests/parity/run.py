@@ -35,11 +35,12 @@ PATIENCE_SECONDS = 300
 
 def launch(processes: int, jobs: list[Job], folder: Path) -> None:
     """Do jobs in this many new processes; returns when they have ended, or hang, or one has failed."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     fork = multiprocessing.get_context("fork")
+    port = folder / "port"
+    port.unlink(missing_ok=True)
 
     def member(rank: int) -> None:
-        client = TCPStore("127.0.0.1", store.port, is_master=False)
+        client = _store(rank, port)
         if (folder / "quiet").exists():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch's warnings, from every process
         worker.work(rank, processes, folder, jobs, client)
@@ -47,16 +48,28 @@ def launch(processes: int, jobs: list[Job], folder: Path) -> None:
     members = [fork.Process(target=member, args=(rank,)) for rank in range(processes)]
     for each in members:
         each.start()
-    results = folder / "results"
+    results, begun = folder / "results", time.time()
     while any(each.is_alive() for each in members):
         time.sleep(0.05)
-        last = results.stat().st_mtime if results.exists() else time.time()
+        last = results.stat().st_mtime if results.exists() else begun
         if any(each.exitcode for each in members) or time.time() - last > PATIENCE_SECONDS:
             break
     for each in members:
         if each.is_alive():
             os.kill(each.pid or 0, signal.SIGKILL)
         each.join()
+
+
+def _store(rank: int, port: Path) -> TCPStore:
+    """Where the processes meet. The first of them has it: a thread of it here could hold a lock when the next is forked."""
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port.with_suffix(".new").write_text(str(store.port))
+        port.with_suffix(".new").rename(port)
+        return store
+    while not port.exists():
+        time.sleep(0.01)
+    return TCPStore("127.0.0.1", int(port.read_text()), is_master=False)
 
 
 def run(jobs: list[Job], folder: Path) -> dict[Job, dict[str, Any]]:
@@ -69,6 +82,8 @@ def run(jobs: list[Job], folder: Path) -> dict[Job, dict[str, Any]]:
         while left:
             (folder / "results").unlink(missing_ok=True)
             launch(processes, left, folder)
+            if not (folder / "results").exists():
+                raise TimeoutError(f"{processes} processes did not come together")
             lines = [json.loads(line) for line in (folder / "results").read_text().splitlines()]
             for line in lines:
                 job = (str(line["kind"]), str(line["words"]))

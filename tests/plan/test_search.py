@@ -213,7 +213,7 @@ def test_what_divides_into_nothing_is_said() -> None:
 
 def test_an_automatic_recipe_keeps_what_stands_beside_auto() -> None:
     made = recipe(parallel={"auto": True, "tensor": 2}, memory={"micro_batch": 2})
-    assert given(made) == {"tensor": 2, "micro_batch": 2, "recompute": "none", "recompute_every": 1}
+    assert given(made) == {"tensor": 2, "micro_batch": 2, "recompute": "none", "recompute_every": 1, "offload": "none"}
 
 
 def test_a_precision_that_the_device_has_not_is_refused() -> None:

@@ -317,3 +317,20 @@ def test_imported_weights_need_their_own_tokenizer(refusal: Refusal, tree: Tree)
     imported = {**tree, "model": {"hugging_face": "some/folder"}}
     assert accepted(imported, "data.tokenizer.path=some/folder")
     assert accepted(imported, "data.tokenizer.train={vocab_size: 500}")
+
+
+# Memory
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_parameters_are_offloaded_as_shards(refusal: Refusal, tree: Tree, place: str) -> None:
+    message = refusal("parallel.data=2", "parallel.zero_stage=2", f"memory.offload_parameters={place}")
+    assert f"memory.offload_parameters: {place} is for the shards of ZeRO 3; give parallel.zero_stage 3, or none" in message
+    assert accepted(tree, "parallel.data=2", "parallel.zero_stage=3", f"memory.offload_parameters={place}")
+
+
+def test_what_compiling_hides(refusal: Refusal, tree: Tree) -> None:
+    zero_3 = ("parallel.data=2", "parallel.zero_stage=3")
+    assert "memory.offload_parameters: disk" in refusal(*zero_3, "memory.offload_parameters=disk", "train.compile=true")
+    assert "watch.memory: true" in refusal("watch.memory=true", "train.compile=true")
+    assert accepted(tree, "memory.offload_optimizer=disk", "train.compile=true")

@@ -41,6 +41,8 @@ ROPE = "original_max_sequence_length: 512"
             ["model.rope_scaling.low_frequency_factor", "model.rope_scaling.high_frequency_factor"],
             "model.rope_scaling.kind is yarn",
         ),
+        (["train.device=cpu", "memory.offload_optimizer=host"], ["memory.offload_optimizer"], "a CPU computes in host memory"),
+        (["memory.offload_folder=/scratch"], ["memory.offload_folder"], "nothing is offloaded to disk"),
     ],
 )
 def test_what_does_nothing_is_named_with_its_reason(tree: Tree, overrides: list[str], fields: list[str], why: str) -> None:
@@ -58,12 +60,20 @@ def test_what_does_nothing_is_named_with_its_reason(tree: Tree, overrides: list[
         ["train.schedule={name: linear, final_ratio: 0}"],
         ["generate={temperature: 0.5, top_k: 5, top_p: 0.5}"],
         ["train.evaluate_tokens=9"],
+        ["memory.offload_optimizer=host"],
+        ["train.device=cpu", "memory.offload_optimizer=disk", "memory.offload_folder=/scratch"],
         [f"model.rope_scaling={{kind: yarn, factor: 2, {ROPE}, beta_fast: 8, beta_slow: 2, attention_factor: 2}}"],
         [f"model.rope_scaling={{kind: llama3, factor: 2, {ROPE}, low_frequency_factor: 2, high_frequency_factor: 8}}"],
     ],
 )
 def test_what_does_something_is_not(tree: Tree, overrides: list[str]) -> None:
     assert ignored(parse(tree, overrides)) == []
+
+
+def test_the_device_that_auto_came_to_decides(tree: Tree) -> None:
+    recipe = parse(tree, ["memory.offload_optimizer=host"])
+    assert [line.split(":")[0] for line in ignored(recipe, "cpu")] == ["memory.offload_optimizer"]
+    assert ignored(recipe, "cuda:0") == []
 
 
 def test_the_defaults_in_a_runs_own_recipe_are_nobodys_settings(tree: Tree) -> None:

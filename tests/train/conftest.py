@@ -15,7 +15,7 @@ import pytest
 
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
-from danlu.engines.base import Batch, Engine, StepResult, StepSource
+from danlu.engines.base import Batch, Engine, Snapshot, StepResult, StepSource
 from danlu.errors import UserError
 from danlu.recipe import Recipe, parse, resolve_shape
 from danlu.train.loop import train
@@ -69,10 +69,18 @@ class Scripted:
         supervised = int((batch["targets"] != -100).sum())
         return self.validation(self.steps[-1]) * supervised, supervised
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        self.before_save(folder)
-        (folder / "weights.json").write_text(json.dumps(self.weight))
-        return {"rates": len(self.rates)}
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def snapshot(self, copy: bool) -> Snapshot:
+        taken = self.weight
+
+        def write(folder: Path) -> list[Path]:
+            self.before_save(folder)
+            (folder / "weights.json").write_text(json.dumps(taken if copy else self.weight))
+            return [folder / "weights.json"]
+
+        return Snapshot({"rates": len(self.rates)}, write)
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         assert state.keys() == {"rates"}

@@ -8,22 +8,51 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from danlu.engines.base import Engine, Snapshot
 from danlu.errors import RunStopped, UserError
 from danlu.train import checkpoint
-from danlu.train.checkpoint import MANIFEST, STATE, latest, save
+from danlu.train.checkpoint import MANIFEST, STATE, latest
+from danlu.train.saver import Saver
 
 Damage = Callable[[Path], None]
 
 
-def writer(text: str) -> Callable[[Path], dict[str, Any]]:
-    def write(folder: Path) -> dict[str, Any]:
+Write = Callable[[Path], list[Path]]
+
+
+class Writer:
+    """As much of an engine as writes a checkpoint."""
+
+    rank = 0
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+
+    def agree(self, flag: bool) -> bool:
+        return flag
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def snapshot(self, copy: bool) -> Snapshot:
+        return Snapshot({}, self.write)
+
+
+def save(folder: Path, step: int, write: Write, keep: int | None, said: str = "") -> None:
+    saver = Saver(cast(Engine, Writer(write)), folder)
+    saver.begin(step, {"said": said or f"after {step}"}, keep, background=False)
+    saver.finish(wait=True)
+
+
+def writer(text: str) -> Write:
+    def write(folder: Path) -> list[Path]:
         (folder / "weights.bin").write_text(text * 100)
         (folder / "optimizer.bin").write_bytes(bytes(range(256)))
-        return {"said": text}
+        return [folder / "weights.bin", folder / "optimizer.bin"]
 
     return write
 
@@ -49,7 +78,7 @@ def test_what_was_saved_comes_back(three: Path) -> None:
     found = latest(three, silent)
     assert found is not None
     assert (found.step, found.path) == (15, three / "step-00000015")
-    assert found.state == {"step": 15, "said": "after 15"}
+    assert found.state == {"step": 15, "said": "after 15", "engine": {}}
     assert (found.path / "weights.bin").read_text() == "after 15" * 100
     assert names(found.path) == [MANIFEST, "optimizer.bin", STATE, "weights.bin"]
     assert names(three) == ["step-00000005", "step-00000010", "step-00000015"]
@@ -76,7 +105,7 @@ def test_only_the_newest_are_kept(three: Path) -> None:
 
 
 def test_an_old_one_goes_only_when_the_new_one_is_there(three: Path) -> None:
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> list[Path]:
         assert names(three) == ["step-00000005", "step-00000010", "step-00000015", "step-00000020.partial"]
         return writer("x")(folder)
 
@@ -164,7 +193,7 @@ def test_every_flipped_bit_of_the_manifest_is_noticed_or_harmless(tmp_path: Path
         found = latest(tmp_path, lambda _line: None)
         assert found is not None
         noticed += found.step == 1
-        assert found.state["said"] == str(found.step)
+        assert found.state["said"] == f"after {found.step}"
     assert noticed > len(good) / 2  # the rest is white space and the like
 
 
@@ -181,7 +210,7 @@ def test_a_damaged_one_does_not_count_as_kept(three: Path) -> None:
     latest(three, lambda _line: None, repair=True)
     save(three, 12, writer("after 12"), keep=2)
     assert names(three) == ["step-00000010", "step-00000012", "step-00000015.damaged"]
-    save(three, 15, writer("after 15 again"), keep=2)
+    save(three, 15, writer("after 15 again"), keep=2, said="after 15 again")
     found = latest(three, silent)
     assert found is not None
     assert found.state["said"] == "after 15 again"
@@ -260,11 +289,11 @@ def test_complete_or_absent_at_every_moment_of_a_kill(three: Path, moment: str, 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def write(folder: Path) -> dict[str, Any]:
-        state = writer("after 20")(folder)
+    def write(folder: Path) -> list[Path]:
+        files = writer("after 20")(folder)
         if moment == "write":
             die()
-        return state
+        return files
 
     def rename(old: Path, new: Path) -> None:
         if new.name == "step-00000020":
@@ -334,26 +363,24 @@ def test_a_disk_that_fills_up_while_saving(three: Path, size: int) -> None:
 
 
 def test_a_disk_without_room(tmp_path: Path) -> None:
-    def write(folder: Path) -> dict[str, Any]:
+    def write(_folder: Path) -> list[Path]:
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)
-        return {}
+        return []
 
     with pytest.raises(RunStopped, match=r"could not be written: the disk is full; there is none before it; make room"):
         save(tmp_path / "checkpoints", 1, write, keep=1)
     assert names(tmp_path / "checkpoints") == []
 
 
-def test_a_full_disk_as_safetensors_reports_it(three: Path) -> None:
-    """It raises an error of its own, which is no OSError; the engine's writer turns it into one."""
+def test_a_full_disk_in_the_middle_of_safetensors(three: Path) -> None:
     import torch
 
-    from danlu.engines.torch.layout import Layout
-    from danlu.engines.torch.weights import write_weights
+    from danlu.engines.torch.safetensors_file import write_file
 
-    def write(folder: Path) -> dict[str, Any]:
-        write_weights({"a": torch.zeros(1000)}, folder, torch.float32, Layout())
-        return {}
+    def write(folder: Path) -> list[Path]:
+        write_file({"a": torch.zeros(1000)}, folder / "a.safetensors")
+        return []
 
     with pytest.raises(RunStopped, match="the file size limit is reached; the last good one is"), file_size_limit(500):
         save(three, 20, write, keep=1)
@@ -398,7 +425,7 @@ def test_the_manifest_has_the_sums_that_other_programs_compute(three: Path) -> N
 
 
 def test_other_errors_are_not_taken_for_a_full_disk(three: Path) -> None:
-    def write(_folder: Path) -> dict[str, Any]:
+    def write(_folder: Path) -> list[Path]:
         raise ValueError("a mistake in the program")
 
     with pytest.raises(ValueError, match="a mistake"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -116,10 +117,13 @@ def test_a_run_moves_from_layout_to_layout_on_one_curve(fresh: Callable[..., Pat
     printed = finish(moved, "parallel={data: 2, zero_stage: 1}")
     assert "2 processes: data 2, ZeRO 1" in printed
     assert_same_curve()
-    first = (moved / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes()
+    four = moved.with_name("four")
+    shutil.copytree(moved, four)
+    forget(four, 8, 12)
+    first = exported(four)
 
     forget(moved, 8, 12)
-    printed = finish(moved, "parallel={tensor: 2, sequence_parallel: true}")
+    printed = finish(moved, "parallel={tensor: 2, sequence_parallel: true}", "checkpoint.asynchronous=true")
     assert "after step 4 of 12" in printed and "2 processes: tensor 2" in printed
     assert_same_curve()
 
@@ -127,13 +131,14 @@ def test_a_run_moves_from_layout_to_layout_on_one_curve(fresh: Callable[..., Pat
     printed = finish(moved, "parallel={pipeline: 2}", "memory.micro_batch=4")
     assert "after step 8 of 12" in printed and "2 processes: pipeline 2" in printed
     assert_same_curve()
-    # Each pipeline rank wrote its own part; one process reads them all, to evaluate or to go on.
-    assert len(list((moved / "checkpoints" / "step-00000012").glob("model-*-of-00002.safetensors"))) == 2
+    # Each rank wrote its own part; one process reads them all, to evaluate or to go on.
+    parts = [f"{kind}-{rank:05d}.safetensors" for kind in ("optimizer", "weights") for rank in range(2)]
+    assert sorted(path.name for path in (moved / "checkpoints" / "step-00000012").glob("*.safetensors")) == parts
     assert "already trained" in finish(moved, "parallel={}")
     subprocess.run([sys.executable, "-m", "danlu", "evaluate", str(moved)], check=True, capture_output=True, timeout=120)
 
     forget(moved, 8, 12)
-    assert (moved / "checkpoints" / "step-00000004" / "model.safetensors").read_bytes() == first == exported(moved)
+    assert exported(moved) == first
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -150,6 +155,21 @@ def test_a_rank_that_is_killed_ends_the_run(fresh: Callable[..., Path], victim: 
         "run the same command to go on from the last checkpoint"
     )
     assert "Traceback" not in printed
+
+
+def test_a_rank_whose_disk_is_full_stops_the_run(fresh: Callable[..., Path]) -> None:
+    """The second one, while it trains on; the first one has written its part."""
+    folder = fresh(*ENDLESS, "parallel.data=2", "checkpoint.every=25", "checkpoint.asynchronous=true")
+    training = Training(folder)
+    resource.prlimit(training.ranks()[1].pid, resource.RLIMIT_FSIZE, (10_000, 10_000))
+    code, printed = training.end()
+    assert code == 3, printed
+    assert re.fullmatch(
+        r"danlu: \S+/step-\d+: the checkpoint could not be written: the file size limit is reached; "
+        r"(the last good one is \S+|there is none before it); make room and run the same command to go on",
+        printed.splitlines()[-1],
+    ), printed
+    assert not list(folder.glob("checkpoints/*.partial")) and "Traceback" not in printed
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(fresh: Callable[..., Path]) -> None:

@@ -182,10 +182,11 @@ def kill_inside_a_save(training: Training, folder: Path, draw: random.Random) ->
 
 
 def test_killed_at_ten_random_moments(fresh: Callable[..., Path], undisturbed: Path) -> None:
+    """Every other time it saves while it trains on."""
     folder, draw = fresh(), random.Random(0)
     moments = []
     for number in range(10):
-        training = Training(folder)
+        training = Training(folder, f"checkpoint.asynchronous={'true' if number % 2 else 'false'}")
         if number % 3 == 1:
             training.wait_for_steps(draw.randint(1, 4))
             # Nobody reads what it prints from here on; a pipe holds some hundred lines.
@@ -210,7 +211,7 @@ def test_interrupted_once_by_a_person_and_once_by_a_scheduler(fresh: Callable[..
     """The signal reaches the loader's process too, as a terminal's Ctrl-C, `timeout` and SLURM have it."""
     folder, firsts = fresh(), [1]
     for number in (signal.SIGINT, signal.SIGTERM):
-        training = Training(folder)
+        training = Training(folder, f"checkpoint.asynchronous={'true' if number == signal.SIGINT else 'false'}")
         training.wait_for_steps(23)
         training.signal_all(number)
         code, printed = training.end()
@@ -270,8 +271,8 @@ def test_a_disk_that_fills_up_while_saving(fresh: Callable[..., Path], undisturb
     sizes = {path.name: path.stat().st_size for path in newest(undisturbed).path.iterdir()}
     assert sizes["model.safetensors"] * 1.5 < sizes["optimizer-00000.safetensors"]
     folder = fresh()
-    for file in ("model.safetensors", "optimizer-00000.safetensors"):
-        training = Training(folder)
+    for file, background in (("model.safetensors", "true"), ("optimizer-00000.safetensors", "false")):
+        training = Training(folder, f"checkpoint.asynchronous={background}")
         training.wait_for_steps(12)
         limit = int(sizes[file] * 0.7)
         resource.prlimit(training.process.pid, resource.RLIMIT_FSIZE, (limit, limit))

@@ -26,12 +26,15 @@ def check(recipe: Recipe) -> None:
         raise UserError("train.engine: torch is not installed; install it with: pip install 'danlu[torch,data]'")
 
 
-def create(recipe: Recipe, shape: ModelShape) -> Engine:
-    """The engine that the recipe names, with its model built and no weights drawn yet. UserError: it cannot run here."""
+def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> Engine:
+    """The engine that the recipe names, with its model built and no weights drawn yet. UserError: it cannot run here.
+
+    ``scratch`` is a folder for what is offloaded to disk, unless the recipe names one.
+    """
     check(recipe)
     from danlu.engines.torch.engine import TorchEngine
 
-    return TorchEngine(recipe, shape)
+    return TorchEngine(recipe, shape, scratch)
 
 
 def meet(rank: int, processes: int) -> Meeting:

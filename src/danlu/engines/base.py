@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,11 @@ class StepResult:
     loss_scale: float
 
 
+MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
+"""What a process's memory is for: the parameters it keeps; whole copies of split ones while in use; half-precision copies of
+weights; gradients; optimizer states; what the forward pass leaves for the backward pass; the rest."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a continuation is drawn. temperature 0 is greedy; top_k 0 keeps all; top_p 1 keeps all."""
@@ -54,6 +59,18 @@ class Sampling:
     top_k: int
     top_p: float
     seed: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one process keeps of itself in a checkpoint.
+
+    state: goes to ``Engine.load`` again (JSON).
+    write: puts this process's files into a folder and returns them; may be called from another thread.
+    """
+
+    state: dict[str, Any]
+    write: Callable[[Path], list[Path]]
 
 
 class Engine(Protocol):
@@ -72,6 +89,9 @@ class Engine(Protocol):
     def agree(self, flag: bool) -> bool:
         """Whether any process of the layout says so; all wait for all."""
 
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's small value (JSON), by rank; all wait for all."""
+
     def self_test(self) -> None:
         """Try every group of the layout with known numbers. DanluError: a wrong result, or no answer."""
 
@@ -85,13 +105,19 @@ class Engine(Protocol):
         """Read safetensors in the Hugging Face layout. UserError: missing, extra, misshapen or non-finite tensors."""
 
     def export_weights(self, folder: Path, dtype: str) -> None:
-        """Write safetensors in the Hugging Face layout; dtype is fp32, bf16 or fp16."""
+        """Write safetensors in the Hugging Face layout; dtype is fp32, bf16 or fp16. From one process that holds all of it."""
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """The batches of these steps, in order, prefetched by worker processes."""
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
+
+    def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
+        """``train_step``, followed operator by operator, and what each process's memory was for at most, by rank, in bytes:
+        ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
+        a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
+        """
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).
@@ -102,17 +128,23 @@ class Engine(Protocol):
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """Continue the prompt token by token until end_id (not yielded) or max_tokens."""
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Write weights, optimizer and random states as files; what is returned goes to ``load`` again (JSON)."""
+    def snapshot(self, copy: bool) -> Snapshot:
+        """Weights, optimizer and random states of this process; all call.
+
+        With ``copy`` as they are now, in host memory that the next such snapshot takes over; else as they are when written.
+        """
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
-        """Read what ``save`` wrote; training then continues bit for bit."""
+        """Read what snapshots wrote, in whatever layout; training then continues, in the same one bit for bit."""
 
     def load_weights(self, folder: Path) -> None:
-        """Only the weights of a checkpoint that ``save`` wrote."""
+        """Only the weights of what snapshots wrote."""
 
     def matmul_peak(self) -> float | None:
         """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""
+
+    def close(self) -> None:
+        """Leave the other processes, when all have done their work; the engine is of no use afterwards."""

@@ -161,13 +161,14 @@ class Job:
             data=parallel.data,
             tensor=parallel.tensor,
             pipeline=parallel.pipeline,
-            virtual_stages=2 if parallel.schedule != "1f1b" and parallel.pipeline > 1 else 1,
+            virtual_stages=parallel.stages_a_rank,
             schedule=parallel.schedule,
             zero_stage=parallel.zero_stage if parallel.data > 1 else 0,
             sequence_parallel=parallel.sequence_parallel and parallel.tensor > 1,
             recompute=memory.recompute,
             recompute_every=memory.recompute_every,
             precision=recipe.train.precision,
+            offload=offload_kind(memory.offload_optimizer, memory.offload_parameters),
             compile=recipe.train.compile,
         )
 
@@ -264,3 +265,10 @@ class Job:
                 raise UserError(f"tensor: {self.tensor} ranks for {value} {name}; use at most {value}")
         assert self.plain_schedule and self.chunks
         return self
+
+
+def offload_kind(optimizer: str, parameters: str) -> str:
+    """`Job.offload` of the recipe's two fields; where parameters are offloaded, moments are taken to be too."""
+    if parameters != "none":
+        return f"parameters-{parameters}"
+    return "none" if optimizer == "none" else f"optimizer-{optimizer}"

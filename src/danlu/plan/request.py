@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job
+from danlu.plan.job import Dimensions, Job, offload_kind
 from danlu.recipe import Recipe
 from danlu.recipe.sections import MemorySection, ParallelSection
 
@@ -32,7 +32,7 @@ class Request:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Job` that are given, and not searched."""
     schedules: tuple[str, ...] = SCHEDULES
-    offloads: tuple[str, ...] = OFFLOADS if "offload_optimizer" in MemorySection.model_fields else ("none",)
+    offloads: tuple[str, ...] = OFFLOADS
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
 
@@ -75,10 +75,8 @@ def given(recipe: Recipe) -> dict[str, Any]:
         del fixed["micro_batch"]
     optimizer, parameters = fixed.pop("offload_optimizer", None), fixed.pop("offload_parameters", None)
     fixed.pop("offload_folder", None)
-    if parameters not in (None, "none"):
-        fixed["offload"] = f"parameters-{parameters}"
-    elif optimizer is not None:
-        fixed["offload"] = "none" if optimizer == "none" else f"optimizer-{optimizer}"
+    if optimizer is not None or parameters is not None:
+        fixed["offload"] = offload_kind(optimizer or "none", parameters or "none")
     return fixed
 
 

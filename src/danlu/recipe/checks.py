@@ -15,7 +15,9 @@ _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 
 def contradictions(recipe: Recipe) -> list[Problem]:
     """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
-    layout = [] if recipe.automatic else [*_batch(recipe), *_layout(recipe)]  # looked at again when the planner has filled it in
+    layout = (
+        [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
+    )  # looked at again when the planner has filled it in
     return [*_stages(recipe), *layout, *_steps(recipe), *_validation(recipe), *_model(recipe)]
 
 
@@ -102,6 +104,21 @@ def _schedule(recipe: Recipe) -> list[Problem]:
         if found := [field for field, there in clashes.items() if there]:
             text = f"zero-bubble splits the backward pass in two, which {listed(found, 'and')} cannot follow"
             problems.append(Problem(("parallel", "schedule"), f"{text}; give 1f1b or interleaved, or leave the other out"))
+    return problems
+
+
+def _memory(recipe: Recipe) -> list[Problem]:
+    """Offload and the meter beside what they cannot work with."""
+    memory, problems = recipe.memory, []
+    if memory.offload_parameters != "none" and recipe.parallel.zero_stage < 3:
+        text = f"{memory.offload_parameters} is for the shards of ZeRO 3; give parallel.zero_stage 3, or none"
+        problems.append(Problem(("memory", "offload_parameters"), text))
+    if memory.offload_parameters == "disk" and recipe.train.compile:
+        text = "disk lets go of each layer as it ends, which train.compile does not see; keep one of the two"
+        problems.append(Problem(("memory", "offload_parameters"), text))
+    if recipe.watch.memory and recipe.train.compile:
+        text = "true meters operator by operator, which train.compile fuses; keep one of the two"
+        problems.append(Problem(("watch", "memory"), text))
     return problems
 
 

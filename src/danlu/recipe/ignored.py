@@ -16,9 +16,10 @@ _ROPE = {
 """Which kinds of scaling read a field."""
 
 
-def ignored(recipe: Recipe) -> list[str]:
+def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     """One line for each setting that does nothing beside the others: its dotted path, its value and why.
 
+    `device` is what the engine runs on, such as cuda:0, once that is known; train.device until then.
     A setting counts when it differs from its default: a run's own recipe.yaml spells out every default, given or not.
     """
     schedule, data, train, generate = recipe.train.schedule, recipe.data, recipe.train, recipe.generate
@@ -32,6 +33,13 @@ def ignored(recipe: Recipe) -> list[str]:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if recipe.memory.recompute == "none":
         found += _changed("memory", recipe.memory, ["recompute_every"], "memory.recompute is none")
+    offloads = {name: getattr(recipe.memory, name) for name in ("offload_optimizer", "offload_parameters")}
+    if (device or train.device) == "cpu":
+        for name, place in offloads.items():
+            if place == "host":
+                found.append(f"memory.{name}: host does nothing, since a CPU computes in host memory; disk works here too")
+    if "disk" not in offloads.values():
+        found += _changed("memory", recipe.memory, ["offload_folder"], "nothing is offloaded to disk")
     if generate.temperature == 0:
         found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
     return found

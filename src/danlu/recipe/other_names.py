@@ -31,7 +31,7 @@ _BATCH = _to("train.global_batch", "memory.micro_batch", note="samples an optimi
 _BETA = "one list of two numbers, [beta1, beta2]"
 _LENGTH = _to("data.sequence_length", note="tokens a sample; model.max_sequence_length is the model's own limit")
 _PRECISION = "one of fp32, bf16, fp16"
-_ONE_PROCESS = _to("parallel.data", note="this version trains in one process, so leave it out")
+_SHARDING = _to("parallel.zero_stage", "parallel.data", note="FSDP and ZeRO stage 3 are zero_stage: 3")
 _EVALUATE = _to(
     "train.evaluate_every", "stages", note="0 validates at the end only; the stage evaluate measures the trained model"
 )
@@ -105,13 +105,18 @@ OTHER_NAMES: dict[str, OtherName] = {
     "dataloader_num_workers": _to("data.workers"),
     "num_workers": _to("data.workers"),
     "data_seed": _to("train.seed", note="it also orders the data"),
-    "world_size": _ONE_PROCESS,
-    "deepspeed": _ONE_PROCESS,
-    "fsdp": _ONE_PROCESS,
-    "tensor_parallel": _ONE_PROCESS,
-    "pipeline_parallel": _ONE_PROCESS,
-    "tensor_model_parallel_size": _ONE_PROCESS,
-    "pipeline_model_parallel_size": _ONE_PROCESS,
+    "world_size": _to("parallel.data", "parallel.tensor", "parallel.pipeline", note="their product is the number of processes"),
+    "deepspeed": _SHARDING,
+    "fsdp": _SHARDING,
+    "tensor_parallel": _to("parallel.tensor"),
+    "pipeline_parallel": _to("parallel.pipeline"),
+    "tensor_model_parallel_size": _to("parallel.tensor"),
+    "pipeline_model_parallel_size": _to("parallel.pipeline"),
+    "gradient_checkpointing": _to("memory.recompute", note="true is full"),
+    "recompute_granularity": _to("memory.recompute"),
+    "offload_param": _to("memory.offload_parameters", note="one of none, host, disk"),
+    "cpu_offload": _to("memory.offload_optimizer", "memory.offload_parameters", note="each one of none, host, disk"),
+    "nvme_path": _to("memory.offload_folder"),
     # saving, validating, printing
     "output_dir": _to("name", note="the run folder is runs/<name>"),
     "run_name": _to("name"),

@@ -17,6 +17,7 @@ AUTOMATIC = ("parallel", "memory")
 """Sections that the planner can fill in; the word auto stands for such a section."""
 
 Stage = Literal["prepare", "train", "evaluate", "generate", "export"]
+Offload = Literal["none", "host", "disk"]
 
 
 class Section(BaseModel):
@@ -233,6 +234,21 @@ class MemorySection(Section):
         json_schema_extra=RESUMABLE,
     )
     recompute_every: int = Field(1, gt=0, description="Recompute in every n-th layer only.", json_schema_extra=RESUMABLE)
+    offload_optimizer: Offload = Field(
+        "none",
+        description="Where the optimizer's moments are kept: host memory beside a GPU, or files, streamed by layer.",
+        json_schema_extra=RESUMABLE,
+    )
+    offload_parameters: Offload = Field(
+        "none",
+        description="Where ZeRO 3 keeps its shards of the parameters between uses.",
+        json_schema_extra=RESUMABLE,
+    )
+    offload_folder: str | None = Field(
+        None,
+        description="Folder on a fast local disk for what is offloaded to disk; null: the run's own.",
+        json_schema_extra=RESUMABLE,
+    )
 
 
 class GenerateSection(Section):
@@ -268,6 +284,11 @@ class WatchSection(Section):
         "before checkpoints only.",
         json_schema_extra=RESUMABLE,
     )
+    memory: bool = Field(
+        False,
+        description="Meter one step operator by operator: peak bytes of parameters, gradients, optimizer, activations, the rest.",
+        json_schema_extra=RESUMABLE,
+    )
 
 
 class CheckpointSection(Section):
@@ -277,6 +298,11 @@ class CheckpointSection(Section):
         100, gt=0, description="Steps between checkpoints; the last step is always saved.", json_schema_extra=RESUMABLE
     )
     keep: int = Field(3, gt=0, description="Newest checkpoints that are kept.", json_schema_extra=RESUMABLE)
+    asynchronous: bool = Field(
+        False,
+        description="Copy the state to host memory and write it while training goes on; needs memory for the copy.",
+        json_schema_extra=RESUMABLE,
+    )
 
 
 class Recipe(Section):

@@ -22,6 +22,9 @@ from danlu.recipe import Recipe, ignored
 from danlu.train import checkpoint, replicas
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
+from danlu.train.metered import memory_text
+from danlu.train.room import no_disk
+from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
@@ -82,6 +85,9 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
             live.close()
             header(session.summary_rows(), stream)
             raise
+        except Exception:
+            session.keep_what_was_begun()
+            raise
         live.close()
         return session.summary()
 
@@ -104,10 +110,16 @@ class _Session:
         self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
         self.folder = folder
         self.position = Position()
+        self.saver = Saver(engine, self.checkpoints)
+        self.begun: int | None = None
+        """Step of the newest checkpoint, even if it is not complete yet."""
         self.saved: int | None = None
+        """Step of the newest that is complete."""
         self.changed = False
         """Whether a step since the last checkpoint changed the weights or the loss scale."""
         self.warnings: list[str] = []
+        self.metered: int | None = None
+        """Steps done before the one that is metered."""
         self.source = TrainingBatches(
             prepared.train,
             sequence_length=recipe.data.sequence_length,
@@ -135,11 +147,7 @@ class _Session:
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
         said: list[str] = []
-        if self.recorder is None:
-            self.engine.agree(False)  # the first process looks first, and tidies up
-        found = checkpoint.latest(self.checkpoints, said.append, repair=self.recorder is not None)
-        if self.recorder is not None:
-            self.engine.agree(False)
+        found = checkpoint.latest(self.checkpoints, said.append, self.recorder is not None, self.engine)
         for line in said:
             self.live.note(line)
         if found is None:
@@ -158,7 +166,7 @@ class _Session:
             )
         self.engine.load(found.path, found.state["engine"])
         self.position = Position(**found.state["position"])
-        self.saved = found.step
+        self.saved = self.begun = found.step
         return "; ".join([*said, f"resumed from {found.path.name}"])
 
     def start_segment(self, resumed: str | None) -> None:
@@ -193,8 +201,10 @@ class _Session:
             rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
         if self.position.step:
             rows.append(("resumed", f"after step {self.position.step} of {steps}"))
-        rows += [("ignored", setting) for setting in ignored(recipe)]
+        rows += [("ignored", setting) for setting in ignored(recipe, self.engine.device)]
         rows += [("warning", warning) for warning in self.warnings]
+        if warning := no_disk(recipe, self.folder):
+            rows.append(("warning", warning))
         size = state_bytes(self.shape)
         to_come = recipe.checkpoint.keep + 1 - len(list(self.checkpoints.glob("step-*")))  # one is written before one is deleted
         wanted = (size.weights + size.optimizer) * max(to_come, 1)
@@ -218,10 +228,13 @@ class _Session:
     def run(self) -> None:
         """All steps that are left."""
         position, train = self.position, self.recipe.train
+        if self.recipe.watch.memory:  # the second step: the first makes the optimizer's states on the way
+            self.metered = min(position.step + 1, train.steps - 1)
         batches = self.engine.loader(self.source, range(position.step, train.steps), self.recipe.data.workers)
         while position.step < train.steps:
             self._step(batches)
             last = position.step == train.steps
+            self._finish_save(wait=last)
             if (every := self.recipe.watch.replica_check_every) and position.step % every == 0:
                 self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
@@ -229,11 +242,11 @@ class _Session:
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {train.steps} steps done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
-                self._save()
+                self._save(background=self.recipe.checkpoint.asynchronous and not last)
             if position.non_finite >= train.non_finite_limit:
                 self._stop_non_finite()
             if self.engine.agree(self.interrupt.requested) and not last:
-                self._save()
+                self._save(background=False)
                 done = f"step {position.step} of {train.steps}"
                 raise Interrupted(f"stopped after {done} with a checkpoint; run the same command to go on")
 
@@ -252,7 +265,7 @@ class _Session:
         batch = next(batches)
         self._doing("trains")
         waited = time.perf_counter() - start
-        result = self.engine.train_step(batch, rate)
+        result = self._metered(batch, rate) if position.step == self.metered else self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - start
         position.step += 1
         position.tokens += self.step_tokens
@@ -263,6 +276,15 @@ class _Session:
                 position.first_loss = result.loss
         self._judge(result)
         self._show(result, rate, seconds, waited)
+
+    def _metered(self, batch: Batch, rate: float) -> StepResult:
+        result, ranks = self.engine.metered_step(batch, rate)
+        text = memory_text(ranks)
+        step = self.position.step + 1
+        self.live.note(f"step {step}: {text}")
+        if self.recorder is not None:
+            self.recorder.event(step, "memory", text, ranks=ranks)
+        return result
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
@@ -350,34 +372,38 @@ class _Session:
         losses = self.position.recent_losses
         return sum(losses) / len(losses) if losses else None
 
-    def _save(self) -> None:
+    def _save(self, background: bool) -> None:
         """Amid non-finite steps only what is new is saved, and nothing older goes: what they began from may be ruined already."""
         position = self.position
         amid = position.non_finite > 0
-        nothing_new = amid and not self.changed and self.saved is not None and position.step < self.recipe.train.steps
-        if self.saved == position.step or nothing_new:
-            return
-        self.check_replicas()
-        self._doing("saves a checkpoint")
-        self.changed = False
-        start = time.perf_counter()
+        nothing_new = amid and not self.changed and self.begun is not None and position.step < self.recipe.train.steps
+        if self.begun != position.step and not nothing_new:
+            self._finish_save(wait=True)
+            self.check_replicas()
+            self._doing("saves a checkpoint")
+            self.changed, self.begun = False, position.step
+            if self.recorder is not None:  # first, so that a run that goes on from this checkpoint has the curves up to it
+                self.recorder.flush()
+            state = {"position": asdict(position), "data": self.prepared.fingerprint}
+            self.saver.begin(position.step, state, None if amid else self.recipe.checkpoint.keep, background)
+        if not background:
+            self._finish_save(wait=True)
 
-        def write(folder: Path) -> dict[str, Any]:
-            engine_state = self.engine.save(folder)
-            return {"engine": engine_state, "position": asdict(self.position), "data": self.prepared.fingerprint}
+    def _finish_save(self, wait: bool) -> None:
+        """Complete the checkpoint that was begun; without ``wait``, if it is written by now."""
+        done = self.saver.finish(wait)
+        if done is not None:
+            self.saved = self.begun
+            said = f"saved {done.path.name} in {duration(done.seconds)}"
+            self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
 
-        if self.recorder is None:
-            self.engine.save(checkpoint.unfinished(self.checkpoints, self.position.step))
-            self.saved = self.position.step
-            return
-        self.recorder.flush()  # first, so that a run that goes on from this checkpoint has the curves up to it
-        path = checkpoint.save(self.checkpoints, self.position.step, write, None if amid else self.recipe.checkpoint.keep)
-        self.saved = self.position.step
-        seconds = time.perf_counter() - start
-        self.event("checkpoint", f"saved {path.name} in {duration(seconds)}", seconds=seconds)
+    def keep_what_was_begun(self) -> None:
+        """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
+        if self.recipe.parallel.processes == 1:
+            self._finish_save(wait=True)
 
     def _stop_non_finite(self) -> None:
-        self._save()
+        self._save(background=False)
         raise RunStopped(
             f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step "
             f"{self.position.step}. Checkpoint {self.saved} holds the weights as they were before the first of them. "

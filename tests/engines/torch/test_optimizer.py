@@ -38,7 +38,11 @@ def weights_of(engine: TorchEngine) -> dict[str, Tensor]:
 
 def state_of(engine: TorchEngine) -> dict[str, Tensor]:
     """Weights and moments."""
-    return weights_of(engine) | {name: tensor.clone() for name, tensor in engine.optimizer.tensors(set(engine.own)).items()}
+    return weights_of(engine) | {name: tensor.clone() for name, tensor in moments_of(engine).items()}
+
+
+def moments_of(engine: TorchEngine) -> dict[str, Tensor]:
+    return {name: tensor for name, _, tensor in engine.optimizer.tensors(set(engine.own))}
 
 
 def assert_identical(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -106,7 +110,7 @@ def test_clipping_by_the_global_norm(engine_of: EngineOf, batch_of: BatchOf, cli
     result = engine.train_step(batch_of(), 1e-3)
     assert result.gradient_norm == pytest.approx(norm_of(gradients), rel=1e-6)
     factor = clipping / result.gradient_norm if 0 < clipping < result.gradient_norm else 1.0
-    moments = engine.optimizer.tensors(set(engine.own))
+    moments = moments_of(engine)
     for name, gradient in gradients.items():
         torch.testing.assert_close(moments[f"exp_avg.{name}"], 0.1 * factor * gradient, rtol=1e-4, atol=1e-9)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -13,31 +14,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED
+from danlu.engines.torch.meter import metered
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import parallelise
-from danlu.engines.torch.pieces import fill
+from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
 from danlu.engines.torch.shard import synchronise
-from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, read_weights, write_file, write_weights
+from danlu.engines.torch.slices import written_slices
+from danlu.engines.torch.snapshot import (
+    Buffers,
+    optimizer_states,
+    random_states,
+    set_random_states,
+    weights_files,
+    write,
+)
+from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
-_RANDOM_CPU = "random.cpu"
-_RANDOM_CUDA = "random.cuda"
 PEAK_SECONDS = 0.3
 """How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
 
@@ -45,18 +53,20 @@ PEAK_SECONDS = 0.3
 class TorchEngine:
     """See ``danlu.engines.base.Engine``."""
 
-    def __init__(self, recipe: Recipe, shape: ModelShape) -> None:
+    def __init__(self, recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> None:
+        """``scratch`` is a folder for what is offloaded to disk, unless the recipe names one; else the system's."""
         self.recipe, self.shape = recipe, shape
         self._device = _device(recipe.train.device)
         self.device = str(self._device)
-        if self._device.type == "cpu":
-            keep_freed_memory()
+        if self._device.type == "cpu" and "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
+            keep_freed_memory()  # who offloads would rather have it back
         self.dtype = DTYPES[recipe.train.precision]
         self._exact = False
         torch.manual_seed(recipe.train.seed)
         self.layout = Layout.start(recipe, self._device)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
-        self.stages = parallelise(shape, recipe, self.layout, self._device)
+        offload = Path(recipe.memory.offload_folder or scratch or tempfile.gettempdir()).expanduser()
+        self.stages = parallelise(shape, recipe, self.layout, self._device, offload)
         self.pipeline: Pipeline | None = None
         if self.layout.pipeline > 1:
             if self.dtype != torch.float32:  # the schedule calls the stages, and backward passes between them
@@ -68,8 +78,9 @@ class TorchEngine:
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
-        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout)
+        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
+        self.buffers = Buffers()
 
     @property
     def model(self) -> CausalLM:
@@ -84,6 +95,10 @@ class TorchEngine:
     def agree(self, flag: bool) -> bool:
         """Whether any process of the layout says so."""
         return self.layout.any(flag)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, by rank."""
+        return self.layout.gather(value)
 
     def self_test(self) -> None:
         """Every group of the layout, with known numbers."""
@@ -105,12 +120,13 @@ class TorchEngine:
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.parameters, self.shape, folder)
+        read_weights(self.parameters, self.shape, folder, hugging_face_files(folder))
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
-        write_weights(self.own, folder, DTYPES[dtype], self.layout)
+        assert self.layout.mesh is None
+        write_weights(self.own, folder, DTYPES[dtype])
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors in host memory."""
@@ -133,14 +149,25 @@ class TorchEngine:
             total = torch.zeros((), device=self._device)
             micro_batches = batch["inputs"].shape[0]
             for micro in range(micro_batches):
-                # ZeRO 2 keeps no whole gradients, so it communicates every time.
-                synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage == 2)
+                # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
+                synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
                 loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
         norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
         return StepResult(mean, supervised, norm, skipped, scale)
+
+    def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
+        """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        with metered(self) as meter:
+            result = self.train_step(batch, learning_rate)
+        found = meter.result()
+        if self._device.type == "cuda":
+            found["device"] = torch.cuda.max_memory_allocated(self._device)
+        return result, self.layout.gather(found)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
@@ -180,38 +207,33 @@ class TorchEngine:
         return None if logits_btv is None else logits_btv[0, -1]
 
     @torch.no_grad()
+    def snapshot(self, copy: bool) -> Snapshot:
+        """Weights, moments and random states."""
+        weights = written_slices(((name, tensor, local(tensor)) for name, tensor in self.own.items()), self.layout)
+        states = written_slices(self.optimizer.tensors(set(self.own)), self.layout) | random_states(self._device)
+        if copy:
+            weights, states = self.buffers.copy(weights), self.buffers.copy(states)
+        alone = self.layout.mesh is None
+        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
+
     def save(self, folder: Path) -> dict[str, Any]:
-        """Weights in the layout of an export, and moments and random states; each pipeline rank writes its layers."""
-        self.layout.barrier()  # the folder is there
-        write_weights(self.own, folder, torch.float32, self.layout)
-        state = self.optimizer.tensors(set(self.own))
-        if self.layout.writes:
-            state = {name: tensor.cpu() for name, tensor in state.items()}
-            state[_RANDOM_CPU] = torch.get_rng_state()
-            if self._device.type == "cuda":
-                state[_RANDOM_CUDA] = torch.cuda.get_rng_state(self._device)
-            write_file(state, folder / f"optimizer-{self.layout.pipeline_rank:05d}.safetensors")
-        self.layout.barrier()  # all files are there
-        return {"scaler": self.optimizer.state()}
+        """A snapshot that is written at once; what is returned goes to ``load``."""
+        snapshot = self.snapshot(copy=False)
+        snapshot.write(folder)
+        return snapshot.state
 
     @torch.no_grad()
     def load(self, folder: Path, state: dict[str, Any]) -> None:
-        """The reverse of ``save``, whatever layout saved it."""
-        read_weights(self.parameters, self.shape, folder)
-        tensors: dict[str, Tensor] = {}
-        for file in sorted(folder.glob("optimizer-*.safetensors")):
-            tensors |= load_file(file)
-        torch.set_rng_state(tensors.pop(_RANDOM_CPU))
-        cuda = tensors.pop(_RANDOM_CUDA, None)
-        if cuda is not None and self._device.type == "cuda":
-            torch.cuda.set_rng_state(cuda, self._device)
-        self.optimizer.load_tensors(tensors)
+        """Whatever layout wrote it."""
+        self.load_weights(folder)
+        self.optimizer.load_tensors(optimizer_states(folder), folder)
         self.optimizer.load_state(state["scaler"])
+        set_random_states(folder, self.rank, self._device)
 
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.parameters, self.shape, folder)
+        read_weights(self.parameters, self.shape, folder, weights_files(folder))
 
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""
@@ -231,6 +253,10 @@ class TorchEngine:
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+
+    def close(self) -> None:
+        """End the process group, whose threads must not outlive the interpreter."""
+        self.layout.close()
 
     def _loss(self, batch: Batch, scale: float) -> Tensor:
         tensors = self._placed(batch)

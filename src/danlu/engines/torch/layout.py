@@ -46,7 +46,8 @@ class Layout:
             return cls()
         if not dist.is_initialized():
             timeout = timedelta(seconds=PATIENCE * recipe.watch.hang_seconds)
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+            # Shards in host memory are gathered and measured by gloo also beside a GPU.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
         replicate, shard = (parallel.data, 1) if parallel.zero_stage == 0 else (1, parallel.data)
         sizes = (parallel.pipeline, replicate, shard, parallel.tensor)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
@@ -60,22 +61,17 @@ class Layout:
     @property
     def pipeline_rank(self) -> int:
         """Which pipeline stage this process begins with."""
-        return self._place("pipeline")
+        return self.place("pipeline")
 
     @property
     def data_rank(self) -> int:
         """Which slice of the global batch is this process's."""
-        return self._place("replicate") + self._place("shard")
+        return self.place("replicate") + self.place("shard")
 
     @property
     def tensor_rank(self) -> int:
         """Which slice of the heads, the MLP and the vocabulary is this process's."""
-        return self._place("tensor")
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process writes its stage's share of a checkpoint."""
-        return self.data_rank == 0 and self.tensor_rank == 0
+        return self.place("tensor")
 
     def submesh(self, *names: str) -> DeviceMesh:
         """Some dimensions of the mesh."""
@@ -101,6 +97,12 @@ class Layout:
         if self.mesh is not None:
             dist.barrier()
 
+    def close(self) -> None:
+        """Leave all groups, once every process has come to that."""
+        if self.mesh is not None:
+            dist.barrier()
+            dist.destroy_process_group()
+
     def gather(self, value: Any) -> list[Any]:
         """Every process's small value, by rank."""
         if self.mesh is None:
@@ -125,5 +127,10 @@ class Layout:
         dist.all_reduce(value, dist.ReduceOp.MAX)
         return value.item() > 0
 
-    def _place(self, name: str) -> int:
+    def size(self, name: str) -> int:
+        """Of a dimension of the mesh."""
+        return self.submesh(name).size() if self.mesh is not None else 1
+
+    def place(self, name: str) -> int:
+        """This process's rank along a dimension of the mesh."""
         return self.mesh.get_local_rank(name) if self.mesh is not None else 0

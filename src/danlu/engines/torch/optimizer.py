@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from torch.distributed.tensor import DTensor
 
 from danlu.engines.base import LOSS_SCALE_OVERFLOW
 from danlu.engines.torch.layout import Layout
-from danlu.engines.torch.pieces import fill, gather
+from danlu.engines.torch.offload import OffloadedAdamW, moves_moments
+from danlu.engines.torch.pieces import gather, local
+from danlu.engines.torch.slices import Stored, Target, check_filled
 from danlu.engines.torch.weights import EMBEDDING
 from danlu.recipe import Recipe
 
@@ -45,26 +48,39 @@ class Optimizer:
     Every decision rests on the global norm and the global loss, so that all processes of a layout take the same one.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], shadows: set[str], recipe: Recipe, layout: Layout) -> None:
-        """``shadows`` are second copies of a parameter (tied embeddings on two pipeline ranks), which the norm counts once."""
+    def __init__(
+        self, parameters: Mapping[str, Tensor], shadows: set[str], recipe: Recipe, layout: Layout, offload: Path | None
+    ) -> None:
+        """``shadows`` are second copies of a parameter (tied embeddings on two pipeline ranks), which the norm counts once.
+
+        ``offload`` is where what the recipe offloads to disk goes.
+        """
         settings = recipe.train.optimizer
         self.parameters, self.shadows, self.layout = dict(parameters), shadows, layout
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
         self.counted = [parameter for name, parameter in parameters.items() if name not in shadows]
         # The fused update takes parameters of one kind at a time: of one mesh, or of none.
+        # What is offloaded is streamed layer by layer.
+        away = moves_moments(recipe.memory.offload_optimizer, parameters)
         groups: dict[Any, list[Tensor]] = defaultdict(list)
-        for parameter in parameters.values():
-            groups[parameter.ndim >= 2, _mesh(parameter)].append(parameter)
+        for name, parameter in parameters.items():
+            layer = name.partition("layers.")[2].partition(".")[0] or name
+            groups[layer if away else None, parameter.ndim >= 2, _mesh(parameter)].append(parameter)
+        options = [
+            {"params": group, "weight_decay": settings.weight_decay if matrix else 0.0}
+            for (_, matrix, _), group in groups.items()
+        ]
         first, second = settings.betas
-        self.adamw = torch.optim.AdamW(
-            [
-                {"params": group, "weight_decay": settings.weight_decay if matrix else 0.0}
-                for (matrix, _), group in groups.items()
-            ],
-            lr=settings.learning_rate,
-            betas=(first, second),
-            eps=settings.epsilon,
-            fused=True,
+        common: dict[str, Any] = {
+            "lr": settings.learning_rate,
+            "betas": (first, second),
+            "eps": settings.epsilon,
+            "fused": True,
+        }
+        self.adamw = (
+            OffloadedAdamW(options, offload if recipe.memory.offload_optimizer == "disk" else None, **common)
+            if away
+            else torch.optim.AdamW(options, **common)
         )
         self.clipping = settings.gradient_clipping
         self.scale = LossScale(recipe.train.precision == "fp16")
@@ -107,29 +123,36 @@ class Optimizer:
 
     def _multiply_gradients(self, factor: float) -> None:
         if factor != 1.0:
-            torch._foreach_mul_([_local(parameter.grad) for parameter in self.names if parameter.grad is not None], factor)
+            torch._foreach_mul_([local(parameter.grad) for parameter in self.names if parameter.grad is not None], factor)
 
-    def tensors(self, names: set[str]) -> dict[str, Tensor]:
-        """The moments and step counts of parameters, whole, by ``<state>.<parameter name>``; all ranks must call."""
-        return {
-            f"{key}.{name}": gather(value)
-            for name, parameter in self.parameters.items()
-            if name in names
-            for key, value in self.adamw.state.get(parameter, {}).items()
-        }
+    def tensors(self, names: set[str]) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Moments and step counts of parameters: (``<state>.<parameter name>``, what it is split as, this process's piece)."""
+        for name, parameter in self.parameters.items():
+            if name in names:
+                for key, value in self.adamw.state.get(parameter, {}).items():
+                    yield f"{key}.{name}", parameter if value.ndim else value, local(value)
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet."""
+    def load_tensors(self, found: Iterable[Stored], folder: Path) -> None:
+        """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet.
+
+        UserError: a part of a tensor is in none of the files.
+        """
         self.adamw.state.clear()
-        for full_name, whole in tensors.items():
-            key, name = full_name.split(".", 1)
+        targets: dict[tuple[str, Tensor], Target] = {}
+        for each in found:
+            key, name = each.name.split(".", 1)
             for parameter in self._copies(name):
-                if whole.ndim == 0:  # the step count; the fused update wants it beside its parameter
-                    self.adamw.state[parameter][key] = whole.to(parameter.device, copy=True)
-                    continue
-                state = torch.zeros_like(parameter, requires_grad=False)
-                fill(state, whole)
-                self.adamw.state[parameter][key] = state
+                if (each.name, parameter) not in targets:
+                    self.adamw.state[parameter][key] = state = self._new_state(parameter, key, number=not each.shape)
+                    targets[each.name, parameter] = Target(each.name, state)
+                targets[each.name, parameter].take(each)
+        check_filled(targets.values(), folder)
+
+    def _new_state(self, parameter: Tensor, key: str, number: bool) -> Tensor:
+        """Where a moment or the step count goes: beside its parameter, where the fused update wants it, or offloaded."""
+        if isinstance(self.adamw, OffloadedAdamW):
+            return torch.zeros(()) if number else self.adamw.slot(parameter, key)
+        return torch.zeros((), device=parameter.device) if number else torch.zeros_like(parameter, requires_grad=False)
 
     def _copies(self, name: str) -> list[Tensor]:
         """This process's parameters that a stored tensor belongs to: none, one, or a tied copy."""
@@ -148,8 +171,3 @@ class Optimizer:
 
 def _mesh(tensor: Tensor) -> Any:
     return tensor.device_mesh if isinstance(tensor, DTensor) else None
-
-
-def _local(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

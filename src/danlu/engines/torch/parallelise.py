@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from danlu.engines.torch import pipeline, recompute, shard, tensor_parallel
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.layout import Layout
+from danlu.engines.torch.offload import materialise, parameters_place
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device) -> list[CausalLM]:
+def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device, offload: Path) -> list[CausalLM]:
     """This process's part of the model, with storage but without values: one module, or its pipeline stages.
+
+    ``offload`` is where parameters go that the recipe offloads to disk.
 
     The order matters: the pipeline decides which layers are here; tensor parallelism splits their matrices; recomputation wraps
     what is left of each layer; compilation sees all of that; sharding comes last, since it hooks into the finished modules.
     """
     parallel = recipe.parallel
+    place = parameters_place(recipe, device)
     with torch.device("meta"):
         whole = CausalLM(shape)
     stages = pipeline.cut(whole, shape, layout, parallel.stages_a_rank) if layout.pipeline > 1 else [whole]
@@ -33,8 +39,12 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
         if recipe.train.compile:
             _compile(stage, whole=layout.mesh is None)
         if layout.data > 1:
-            shard.apply(stage, layout, parallel.zero_stage)
-        stage.to_empty(device=device)
+            shard.apply(stage, layout, parallel.zero_stage, on_host=place != "none")
+        if place == "none":
+            stage.to_empty(device=device)
+        else:
+            materialise(stage, device, offload if place == "disk" else None)
+        shard.use_replicas_in_place(stage)
         stage.tie()  # to_empty gives every module a tensor of its own
         stage.model.set_frequencies(shape)
     return stages

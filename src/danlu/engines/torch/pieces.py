@@ -1,37 +1,74 @@
-"""Between whole tensors and the pieces of them that this process holds."""
+"""Between whole tensors and the pieces of them that this process holds.
+
+A region is where a piece lies in the whole tensor: a slice with start and stop for each dimension.
+"""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from danlu.engines.torch.layout import Layout
 
-def own_piece(whole: Tensor, parameter: Tensor) -> Tensor:
-    """This process's piece of a whole tensor that is split as the parameter is.
+Region = tuple[slice, ...]
 
-    Tensor parallelism cuts first and ZeRO cuts its piece again along the first dimension, each as torch.chunk does: the order in
-    which they were applied.
+_CUTS = ("tensor", "shard")
+"""Tensor parallelism cuts first and ZeRO cuts its piece again along the first dimension: the order in which they were applied."""
+
+
+def own_region(parameter: Tensor) -> Region:
+    """Which piece of the parameter, or of what is split as it is, this process holds."""
+    region = [slice(0, size) for size in parameter.shape]
+    for name in _CUTS:
+        dim, count, rank = _cut(parameter, name)
+        if dim is not None:
+            region[dim] = _chunk(region[dim], count, rank)
+    return tuple(region)
+
+
+def written_region(parameter: Tensor, layout: Layout) -> Region | None:
+    """Which part of the own piece this process writes: replicas of a piece share it out by rows. None: nothing of it.
+
+    Needs no communication, and over all processes the regions cover the parameter once.
     """
+    copies, number = 1, 0
+    for name in ("replicate", *_CUTS):
+        if _cut(parameter, name)[0] is None:
+            size, place = layout.size(name), layout.place(name)
+            copies, number = copies * size, number * size + place
+    region = own_region(parameter)
+    if not region:  # a number has no rows
+        return region if number == 0 else None
+    region = (_chunk(region[0], copies, number), *region[1:])
+    return region if all(part.start < part.stop for part in region) else None
+
+
+def _cut(parameter: Tensor, name: str) -> tuple[int | None, int, int]:
+    """(dimension that is split along a mesh dimension or None, into how many, which of them is here)."""
     if not isinstance(parameter, DTensor):
-        return whole
-    mesh = parameter.device_mesh
-    names = mesh.mesh_dim_names
+        return None, 1, 0
+    mesh, names = parameter.device_mesh, parameter.device_mesh.mesh_dim_names
     assert names is not None
-    for name in ("tensor", "shard"):
-        if name in names and mesh.size(names.index(name)) > 1:
-            dim = getattr(parameter.placements[names.index(name)], "dim", None)
-            if dim is not None:
-                pieces = torch.chunk(whole, mesh.size(names.index(name)), dim)
-                rank = mesh.get_local_rank(name)
-                whole = pieces[rank] if rank < len(pieces) else whole.narrow(dim, 0, 0)
-    return whole
+    if name not in names:
+        return None, 1, 0
+    at = names.index(name)
+    return getattr(parameter.placements[at], "dim", None), mesh.size(at), mesh.get_local_rank(name)
+
+
+def _chunk(whole: slice, count: int, number: int) -> slice:
+    """One of the parts that torch.chunk makes; those beyond the last row are empty."""
+    size = -(-(whole.stop - whole.start) // count)
+    return slice(min(whole.start + number * size, whole.stop), min(whole.start + (number + 1) * size, whole.stop))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The storage of this process."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def fill(parameter: Tensor, whole: Tensor) -> None:
     """Copy the own piece of a whole tensor into a parameter, a gradient or an optimizer state."""
-    local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-    local.copy_(own_piece(whole, parameter))
+    local(parameter).copy_(whole[own_region(parameter)])
 
 
 def gather(value: Tensor) -> Tensor:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from danlu import heartbeat
-from danlu.engines.torch.layout import Layout
-from danlu.engines.torch.pieces import fill, gather, own_piece
+from danlu.engines.torch.safetensors_file import write_file
+from danlu.engines.torch.slices import Target, check_filled, stored
 from danlu.errors import UserError
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_READABLE = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_READABLE = ("F32", "BF16", "F16", "F64")
 SHARD_BYTES = 5 << 30
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -30,37 +24,42 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
 
-def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.dtype, layout: Layout) -> None:
-    """One safetensors file, or files of at most 5 GiB and their index, as transformers writes them.
+def write_weights(parameters: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> None:
+    """One safetensors file, or files of at most 5 GiB and their index, as transformers writes them; from one process.
 
-    Every pipeline rank writes its layers; all processes must call, since the pieces of each tensor are gathered.
     UserError: a value does not fit the type. OSError: the disk is full, or another failed write.
     """
-    shards: list[dict[str, Tensor]] = [{}]
+    sizes = {name: parameter.numel() * dtype.itemsize for name, parameter in parameters.items()}
+    files = split_files(sizes)
+    for file, names in files.items():
+        write_file({name: _converted(name, parameters[name], dtype) for name in names}, folder / file)
+    write_index(files, sizes, folder)
+
+
+def split_files(sizes: Mapping[str, int]) -> dict[str, list[str]]:
+    """Tensors (bytes by name), in their order, by the file that each goes to."""
+    files: list[list[str]] = [[]]
     room = SHARD_BYTES
-    for name, parameter in parameters.items():
-        whole = gather(parameter.detach())
-        heartbeat.tick()
-        if not layout.writes:
-            continue
-        size = whole.numel() * dtype.itemsize
-        if size > room and shards[-1]:
-            shards.append({})
+    for name, size in sizes.items():
+        if size > room and files[-1]:
+            files.append([])
             room = SHARD_BYTES
-        shards[-1][name] = _converted(name, whole, dtype)
+        files[-1].append(name)
         room -= size
-    held = layout.gather([{name: tensor.nbytes for name, tensor in shard.items()} for shard in shards if layout.writes])
-    total = sum(len(each) for each in held)
-    names = [SINGLE] if total == 1 else [f"model-{i + 1:05d}-of-{total:05d}.safetensors" for i in range(total)]
-    before = sum(len(each) for each in held[: layout.rank])
-    if layout.writes:
-        for name, shard in zip(names[before:], shards, strict=False):
-            write_file(shard, folder / name)
-    if total > 1 and layout.rank == 0:
-        sizes = [each for rank in held for each in rank]
-        places = {key: name for name, shard in zip(names, sizes, strict=True) for key in shard}
-        size = sum(sum(shard.values()) for shard in sizes)
-        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": places}, indent=2))
+    if len(files) == 1:
+        return {SINGLE: files[0]}
+    return {f"model-{number:05d}-of-{len(files):05d}.safetensors": names for number, names in enumerate(files, 1)}
+
+
+def write_index(files: Mapping[str, list[str]], sizes: Mapping[str, int], folder: Path) -> list[Path]:
+    """What says which tensor lies in which file, where there are several; returns the files with it."""
+    paths = [folder / file for file in files]
+    if len(files) > 1:
+        places = {name: file for file, names in files.items() for name in names}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
+        paths.append(folder / INDEX)
+        paths[-1].write_text(json.dumps(index, indent=2))
+    return paths
 
 
 def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -70,50 +69,59 @@ def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return ready
 
 
-def write_file(tensors: dict[str, Tensor], file: Path) -> None:
-    """One safetensors file. OSError as from any other write: the library's own error hides a full disk in its text."""
-    try:
-        save_file(tensors, file, metadata={"format": "pt"})
-        file.chmod(0o666 & ~_umask())  # the library makes files that only their owner can read
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
+def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path, files: list[Path]) -> None:
+    """Fill this process's parameters, and read no more than they need, from files of a folder that hold the whole model.
 
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
-def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path) -> None:
-    """Fill this process's parameters from the safetensors of a folder that holds the whole model.
-
-    UserError: no safetensors, or tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN
-    or infinity; by name.
+    UserError: tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN or infinity; by name.
     """
-    expected = tensor_shapes(shape)
-    targets: dict[str, list[Tensor]] = {}
+    _check_headers(shape, folder, files)
+    targets: dict[str, list[Target]] = {}
     for name, parameter in parameters.items():
-        targets.setdefault(_stored(name, shape), []).append(parameter)
-    read: dict[str, str] = {}
-    unknown = []
-    for file in _files(folder):
-        for name, tensor in _tensors(file):
-            stored = _stored(name, shape)
-            if stored not in expected:
-                if not name.endswith("rotary_emb.inv_freq"):
-                    unknown.append(name)
-                continue
-            value = _checked(file, name, tensor, expected[stored])
-            if stored in read:
-                _check_tied(file, name, read[stored], value, targets.get(stored, []))
-            read.setdefault(stored, name)
-            for parameter in targets.get(stored, []):
-                fill(parameter, value)
-    faults = [("missing", sorted(expected.keys() - read.keys())), ("unknown", sorted(unknown))]
+        targets.setdefault(_stored(name, shape), []).append(Target(name, parameter))
+    first: dict[str, str] = {}
+    for found in stored(files):
+        name = _stored(found.name, shape)
+        other = first.setdefault(name, found.name)
+        for target in targets.get(name, []):
+            if other == found.name:
+                filled = target.take(found)
+                if filled is not None and not torch.isfinite(filled).all():
+                    raise UserError(
+                        f"{found.file}: {found.name} holds NaN or infinity; the checkpoint is damaged, take another one"
+                    )
+            elif target.differs(found):
+                raise UserError(
+                    f"{found.file}: {found.name} differs from {other}, but the model has one tensor for both; "
+                    "if the output embedding is one of its own, set tie_word_embeddings to false in config.json"
+                )
+    check_filled((target for each in targets.values() for target in each), folder)
+
+
+def _check_headers(shape: ModelShape, folder: Path, files: list[Path]) -> None:
+    """Names, types and shapes; nothing is read but the heads of the files."""
+    expected = tensor_shapes(shape)
+    ends: dict[str, tuple[int, ...]] = {}
+    unknown, places = [], {}
+    for found in stored(files):
+        name = found.name
+        if _stored(name, shape) not in expected:
+            if not name.endswith("rotary_emb.inv_freq"):
+                unknown.append(name)
+            continue
+        if found.dtype not in _READABLE:
+            kind = str(found.content[()].dtype).removeprefix("torch.")
+            raise UserError(
+                f"{found.file}: {name} is {kind}, so quantized or no weight; take the checkpoint in bf16, fp16 or fp32"
+            )
+        end = tuple(offset + size for offset, size in zip(found.offsets, found.shape, strict=True))
+        before = ends.get(name, end)
+        ends[name] = tuple(map(max, end, before)) if len(end) == len(before) else end
+        places[name] = found.file
+    for name, end in ends.items():
+        if end != (wanted := expected[_stored(name, shape)]):
+            raise UserError(f"{places[name]}: {name} has shape {end}, the model needs {wanted}")
+    missing = expected.keys() - {_stored(name, shape) for name in ends}
+    faults = [("missing", sorted(missing)), ("unknown", sorted(unknown))]
     if any(names for _, names in faults):
         text = "; ".join(f"{len(names)} {fault} ({', '.join(names[:3])})" for fault, names in faults if names)
         raise UserError(f"{folder}: the tensors do not fit the model: {text}")
@@ -124,30 +132,8 @@ def _stored(name: str, shape: ModelShape) -> str:
     return EMBEDDING if shape.tied_embeddings and name == HEAD else name
 
 
-def _check_tied(file: Path, name: str, other: str, value: Tensor, targets: list[Tensor]) -> None:
-    """A tied tensor that is stored twice must be one and the same."""
-    for parameter in targets:
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        if not torch.equal(own_piece(value, parameter).to(local), local):
-            raise UserError(
-                f"{file}: {name} differs from {other}, but the model has one tensor for both; "
-                "if the output embedding is one of its own, set tie_word_embeddings to false in config.json"
-            )
-
-
-def _checked(file: Path, name: str, tensor: Tensor, expected: tuple[int, ...]) -> Tensor:
-    if tensor.dtype not in _READABLE:
-        kind = str(tensor.dtype).removeprefix("torch.")
-        raise UserError(f"{file}: {name} is {kind}, so quantized or no weight; take the checkpoint in bf16, fp16 or fp32")
-    if tuple(tensor.shape) != expected:
-        raise UserError(f"{file}: {name} has shape {tuple(tensor.shape)}, the model needs {expected}")
-    value = tensor.to(torch.float32)
-    if not torch.isfinite(value).all():
-        raise UserError(f"{file}: {name} holds NaN or infinity; the checkpoint is damaged, take another one")
-    return value
-
-
-def _files(folder: Path) -> list[Path]:
+def hugging_face_files(folder: Path) -> list[Path]:
+    """Those that hold the weights of a folder. UserError: none, or an index that leads nowhere."""
     index = folder / INDEX
     if index.is_file():
         try:
@@ -169,12 +155,3 @@ def _files(folder: Path) -> list[Path]:
             "convert them where they came from: model.save_pretrained(folder, safe_serialization=True)"
         )
     raise UserError(f"{folder}: no {SINGLE} and no {INDEX} in it")
-
-
-def _tensors(file: Path) -> Iterator[tuple[str, Tensor]]:
-    try:
-        with safe_open(file, framework="pt") as reader:
-            for name in reader.keys():  # noqa: SIM118 - not a dict
-                yield name, reader.get_tensor(name)
-    except SafetensorError as error:
-        raise UserError(f"{file}: not a complete safetensors file ({error})") from error
