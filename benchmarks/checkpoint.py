@@ -1,10 +1,10 @@
 """What saving costs a training step: in the background, and with training standing still.
 
 A 42 M-parameter Llama shape (hidden 512, 8 layers, vocabulary 32,000, embeddings tied), sequence 256, batch 4, bf16 autocast with
-FP32 weights and moments: 0.5 GB a checkpoint. In turn, a plain step and a step that saves, each with danlu's engine and saver as
-`danlu train` calls them; after a step that saves come more until the checkpoint is complete. Medians over the pairs.
+FP32 weights and moments: 0.5 GB a checkpoint. In turn, plain steps and a step that saves, each with danlu's engine and saver as
+`danlu train` calls them; after a step that saves come more until the checkpoint is complete. Medians over the rounds.
 
-    save_step_ratio     the step that begins the save, after the copy / the plain step before it
+    save_step_ratio     the step that begins the save, after the copy / the median of the plain steps right before it
     copy_seconds        how long that step first stood still while the state was copied to host memory
     background_seconds  from the begin of the copy until the checkpoint is complete
     lost_seconds        what all steps until then took more than plain ones, copy and completion included
@@ -32,6 +32,8 @@ from danlu.recipe import parse, resolve_shape
 from danlu.train.saver import Saver
 
 SEQUENCE, BATCH, WARM = 256, 4, 3
+PLAIN = 5
+"""Plain steps before each that saves. The first is left out: a processor that has rested is faster for a while."""
 
 
 def main() -> None:
@@ -67,7 +69,7 @@ def main() -> None:
             saver.begin(number, {}, 1, background=True)
             saver.finish(wait=True)
         for number in range(WARM, WARM + options.pairs):
-            plain = step()
+            plain = statistics.median([step() for _ in range(PLAIN)][1:])
             begun = time.perf_counter()
             saver.begin(number, {}, 1, background=True)
             copied = time.perf_counter() - begun

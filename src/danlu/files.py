@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from danlu.errors import UserError
+from danlu.pace import CHUNK_BYTES, chunks
 
 _FULL = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file size limit is reached",
 }
-_READ_BYTES = 8 << 20
 
 _held: set[int] = set()
 """Handles of the locks of this process."""
@@ -72,11 +72,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, hexadecimal. Reads much at a time, so that other threads hardly wait for this one."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(_READ_BYTES, path.stat().st_size + 1)))
+    """SHA-256 of a file's content, hexadecimal, at this thread's pace."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            digest.update(buffer[:size])
+        for _ in chunks(path.stat().st_size + 1):  # one more, for the end
+            digest.update(buffer[: file.readinto(buffer) or 0])
     return digest.hexdigest()
 
 

@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 
 from danlu.engines.base import Engine, Snapshot
 from danlu.files import why
+from danlu.pace import Pace, paced
 from danlu.train import checkpoint
 
+SHARE = 0.1
+"""Of a core, for the thread: more would slow down the steps where training leaves no core idle."""
 _NICE = 10
 """A tenth of a core where training leaves none idle. With next to nothing it would hold Python's lock, which training waits for,
 as long as other programs keep it from its turn."""
@@ -44,6 +47,7 @@ class _Part:
     sums: checkpoint.Sums = field(default_factory=dict)
     failed: Exception | None = None
     thread: threading.Thread | None = None
+    pace: Pace = field(default_factory=lambda: Pace(SHARE))
 
     def write(self, folder: Path, snapshot: Snapshot) -> None:
         try:
@@ -90,6 +94,7 @@ class Saver:
         if not wait and self.engine.agree(writing):
             return None
         if part.thread is not None:
+            part.pace.hurry()
             part.thread.join()
         self.part = None
         try:
@@ -116,4 +121,5 @@ class Saver:
     def _in_background(self, part: _Part, snapshot: Snapshot) -> None:
         if sys.platform == "linux":  # where a thread has a priority of its own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _NICE)
-        part.write(self.folder, snapshot)
+        with paced(part.pace):
+            part.write(self.folder, snapshot)

@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from danlu.pace import chunks
+
 _NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -41,7 +43,9 @@ def write_file(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str,
             stream.write(len(text).to_bytes(8, "little") + text)
             for _, tensor in ordered:
                 flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-                stream.write(flat.view(torch.uint8).numpy().data)
+                content = flat.view(torch.uint8).numpy().data
+                for piece in chunks(len(content)):
+                    stream.write(content[piece])
     except OSError as error:
         error.filename = error.filename or str(file)  # a failed write leaves it out
         raise
