@@ -1,0 +1,171 @@
+"""From UTF-8 bytes to MinHash values, compiled: the inner loops of near-duplicate removal.
+
+Nothing here knows of files or settings. All arithmetic on hashes is modulo 2^64 or 2^32. The compiled code is cached beside
+this file, or in the user's cache folder; the first call on a machine compiles for some seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.dedup.fold import ALONE, IGNORED, SEPARATOR
+
+_U64 = np.uint64
+_WORD = _U64(0x9E3779B97F4A7C15)
+_ROLL = _U64(0xD1342543DE82EF95)
+_MIX = _U64(0xFF51AFD7ED558CCD)
+_NOTHING = np.uint32(SEPARATOR)
+_SKIP = np.uint32(IGNORED)
+_ALONE = np.uint32(ALONE)
+
+
+def _compiled(function: Any) -> Any:
+    return nb.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
+
+
+@_compiled
+def _mixed(value: np.uint64) -> np.uint64:
+    """Spread every bit over the word (finalizer of MurmurHash3, one round and a half)."""
+    value ^= value >> _U64(32)
+    value *= _MIX
+    return value ^ (value >> _U64(29))
+
+
+@_compiled
+def _character(data: Array, at: int, fold: Array) -> tuple[int, np.uint32]:
+    """(bytes, entry of the folding table) of the character at a byte of 0x80 or more."""
+    lead = data[at]
+    if lead < 0xE0:
+        return 2, fold[(np.int64(lead & 0x1F) << 6) | (data[at + 1] & 0x3F)]
+    if lead < 0xF0:
+        return 3, fold[(np.int64(lead & 0x0F) << 12) | (np.int64(data[at + 1] & 0x3F) << 6) | (data[at + 2] & 0x3F)]
+    code = (np.int64(lead & 7) << 18) | (np.int64(data[at + 1] & 0x3F) << 12) | (np.int64(data[at + 2] & 0x3F) << 6)
+    code |= np.int64(data[at + 3] & 0x3F)
+    # Of the other planes the second and third are Han, and the first has rare letters beside emoji and signs.
+    return 4, np.uint32(code) | _ALONE
+
+
+@_compiled
+def shingles(data: Array, start: int, stop: int, size: int, fold: Array, ring: Array, out: Array) -> int:
+    """Hash every `size` words in a row of data[start:stop] (valid UTF-8) into `out`; return how many there are, at least 1.
+
+    A text of fewer words is one shingle of all of them, one without any word is a shingle of its bytes: short texts are
+    alike only when they are the same. The hash rolls: s = s * ROLL + new - old * ROLL ** size.
+    """
+    drop = _U64(1)
+    for _ in range(size):
+        drop *= _ROLL
+    ring[:size] = 0
+    word, rolling = _U64(0), _U64(0)
+    words = found = slot = 0
+    at = start
+    while at <= stop:
+        if at == stop:
+            length, entry = 1, _NOTHING
+        elif data[at] < 0x80:
+            length, entry = 1, fold[data[at]]
+        else:
+            length, entry = _character(data, at, fold)
+        at += length
+        if entry > _SKIP and entry < _ALONE:
+            word = (word ^ _U64(entry)) * _WORD
+            continue
+        if entry == _SKIP:
+            continue
+        for part in range(2):
+            # A character that is a word by itself ends the word before it.
+            if part == 1:
+                if entry < _ALONE:
+                    break
+                word = _U64(entry) * _WORD
+            if word == 0:
+                continue
+            hashed = _mixed(word)
+            word = _U64(0)
+            rolling = rolling * _ROLL + hashed - ring[slot] * drop
+            ring[slot] = hashed
+            slot = slot + 1 if slot + 1 < size else 0
+            words += 1
+            if words >= size:
+                out[found] = np.uint32(_mixed(rolling) >> _U64(32))
+                found += 1
+    if found == 0:
+        if words == 0:
+            for at in range(start, stop):
+                rolling = (rolling ^ _U64(data[at])) * _WORD
+        out[0] = np.uint32(_mixed(rolling + _U64(words + 1) * _WORD) >> _U64(32))
+        found = 1
+    return found
+
+
+@_compiled
+def _minima(values: Array, count: int, multiply: Array, add: Array, out: Array) -> None:
+    """out[p] = min over values of multiply[p] * value + add[p] (mod 2^32); the number of p is a multiple of 4."""
+    for p in range(0, len(multiply), 4):
+        m0, m1, m2, m3 = multiply[p], multiply[p + 1], multiply[p + 2], multiply[p + 3]
+        a0, a1, a2, a3 = add[p], add[p + 1], add[p + 2], add[p + 3]
+        least0 = least1 = least2 = least3 = np.uint32(0xFFFFFFFF)
+        for i in range(count):
+            value = values[i]
+            least0 = min(least0, np.uint32(m0 * value + a0))
+            least1 = min(least1, np.uint32(m1 * value + a1))
+            least2 = min(least2, np.uint32(m2 * value + a2))
+            least3 = min(least3, np.uint32(m3 * value + a3))
+        out[p], out[p + 1], out[p + 2], out[p + 3] = least0, least1, least2, least3
+
+
+@_compiled
+def _digest(data: Array, start: int, stop: int, seed: np.uint64) -> np.uint64:
+    """A 64-bit hash of bytes, four lanes at a time."""
+    lane0 = lane1 = lane2 = lane3 = seed
+    at = start
+    while at + 4 <= stop:
+        lane0 = (lane0 ^ _U64(data[at])) * _WORD
+        lane1 = (lane1 ^ _U64(data[at + 1])) * _WORD
+        lane2 = (lane2 ^ _U64(data[at + 2])) * _WORD
+        lane3 = (lane3 ^ _U64(data[at + 3])) * _WORD
+        at += 4
+    while at < stop:
+        lane0 = (lane0 ^ _U64(data[at])) * _WORD
+        at += 1
+    mixed = _mixed(lane0) * _ROLL + _mixed(lane1)
+    mixed = _mixed(mixed) * _ROLL + _mixed(lane2)
+    return _mixed(_mixed(mixed) * _ROLL + _mixed(lane3) + _U64(stop - start))
+
+
+@_compiled
+def sketch(
+    data: Array, ends: Array, size: int, fold: Array, multiply: Array, add: Array, rows: int, bands: Array, bytes_: Array
+) -> None:
+    """MinHash the documents that lie back to back in `data`, document d up to ends[d].
+
+    bands (documents, 2 * P / rows) uint64: hashes of `rows` minima each, first of neighbours, then of every (P / rows)-th.
+    bytes_ (documents, P) uint8: the low byte of every minimum.
+    """
+    permutations = len(multiply)
+    count = permutations // rows
+    longest = start = 0
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    values = np.empty(longest + 1, np.uint32)
+    least = np.empty(permutations, np.uint32)
+    ring = np.empty(size, np.uint64)
+    start = 0
+    for d in range(len(ends)):
+        found = shingles(data, start, ends[d], size, fold, ring, values)
+        _minima(values, found, multiply, add, least)
+        for band in range(count):
+            near = far = _U64(band + 1)
+            for row in range(rows):
+                near = _mixed((near ^ _U64(least[band * rows + row])) * _ROLL)
+                far = _mixed((far ^ _U64(least[band + row * count])) * _ROLL)
+            bands[d, band] = near
+            bands[d, count + band] = far
+        for p in range(permutations):
+            bytes_[d, p] = np.uint8(least[p] & np.uint32(0xFF))
+        start = ends[d]
