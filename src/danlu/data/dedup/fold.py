@@ -39,7 +39,7 @@ _UNSPACED = [
 
 @cache
 def table() -> Array:
-    """(65536,) uint32: for each character of the basic plane SEPARATOR, IGNORED, or its folded form, with ALONE if it is a word."""
+    """(65536,) uint32, by character of the basic plane: SEPARATOR, IGNORED, or the folded form, with ALONE if it is a word."""
     made = np.zeros(1 << 16, np.uint32)
     alone, ignored = np.zeros(1 << 16, bool), np.zeros(1 << 16, bool)
     for first, stop in _UNSPACED:

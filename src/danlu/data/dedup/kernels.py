@@ -24,7 +24,11 @@ _ALONE = np.uint32(ALONE)
 
 
 def _compiled(function: Any) -> Any:
-    return nb.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
+    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    try:
+        return nb.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder for the cache can be written: compile in every process
+        return nb.njit(**options)(function)
 
 
 @_compiled
@@ -104,8 +108,15 @@ def shingles(data: Array, start: int, stop: int, size: int, fold: Array, ring: A
 
 @_compiled
 def _minima(values: Array, count: int, multiply: Array, add: Array, out: Array) -> None:
-    """out[p] = min over values of multiply[p] * value + add[p] (mod 2^32); the number of p is a multiple of 4."""
-    for p in range(0, len(multiply), 4):
+    """out[p] = min over values of multiply[p] * value + add[p] (mod 2^32). Four p at a time keep the vector units busy."""
+    whole = len(multiply) // 4 * 4
+    for p in range(whole, len(multiply)):
+        m0, a0 = multiply[p], add[p]
+        least0 = np.uint32(0xFFFFFFFF)
+        for i in range(count):
+            least0 = min(least0, np.uint32(m0 * values[i] + a0))
+        out[p] = least0
+    for p in range(0, whole, 4):
         m0, m1, m2, m3 = multiply[p], multiply[p + 1], multiply[p + 2], multiply[p + 3]
         a0, a1, a2, a3 = add[p], add[p + 1], add[p + 2], add[p + 3]
         least0 = least1 = least2 = least3 = np.uint32(0xFFFFFFFF)
@@ -134,17 +145,27 @@ def _digest(data: Array, start: int, stop: int, seed: np.uint64) -> np.uint64:
         at += 1
     mixed = _mixed(lane0) * _ROLL + _mixed(lane1)
     mixed = _mixed(mixed) * _ROLL + _mixed(lane2)
-    return _mixed(_mixed(mixed) * _ROLL + _mixed(lane3) + _U64(stop - start))
+    mixed = _mixed(mixed) * _ROLL + _mixed(lane3) + _U64(stop - start)
+    return _mixed(mixed)
 
 
 @_compiled
 def sketch(
-    data: Array, ends: Array, size: int, fold: Array, multiply: Array, add: Array, rows: int, bands: Array, bytes_: Array
+    data: Array,
+    ends: Array,
+    size: int,
+    fold: Array,
+    multiply: Array,
+    add: Array,
+    rows: int,
+    keys: Array,
+    first: int,
+    low: Array,
 ) -> None:
     """MinHash the documents that lie back to back in `data`, document d up to ends[d].
 
-    bands (documents, 2 * P / rows) uint64: hashes of `rows` minima each, first of neighbours, then of every (P / rows)-th.
-    bytes_ (documents, P) uint8: the low byte of every minimum.
+    keys (documents, first + 2 * P / rows) uint64: two digests of the bytes, then hashes of `rows` minima each, first of
+    neighbours, then of every (P / rows)-th. low (documents, P) uint8: the low byte of every minimum.
     """
     permutations = len(multiply)
     count = permutations // rows
@@ -157,6 +178,8 @@ def sketch(
     ring = np.empty(size, np.uint64)
     start = 0
     for d in range(len(ends)):
+        keys[d, 0] = _digest(data, start, ends[d], _WORD)
+        keys[d, 1] = _digest(data, start, ends[d], _MIX)
         found = shingles(data, start, ends[d], size, fold, ring, values)
         _minima(values, found, multiply, add, least)
         for band in range(count):
@@ -164,8 +187,35 @@ def sketch(
             for row in range(rows):
                 near = _mixed((near ^ _U64(least[band * rows + row])) * _ROLL)
                 far = _mixed((far ^ _U64(least[band + row * count])) * _ROLL)
-            bands[d, band] = near
-            bands[d, count + band] = far
+            keys[d, first + band] = near
+            keys[d, first + count + band] = far
         for p in range(permutations):
-            bytes_[d, p] = np.uint8(least[p] & np.uint32(0xFF))
+            low[d, p] = np.uint8(least[p] & np.uint32(0xFF))
         start = ends[d]
+
+
+@_compiled
+def root(parents: Array, node: int) -> int:
+    """The representative of a node; paths are halved on the way."""
+    while parents[node] != node:
+        parents[node] = parents[parents[node]]
+        node = parents[node]
+    return node
+
+
+@_compiled
+def unite(parents: Array, left: Array, right: Array) -> None:
+    """Join the groups of left[i] and right[i]; the lower number represents both."""
+    for i in range(len(left)):
+        a, b = root(parents, left[i]), root(parents, right[i])
+        if a < b:
+            parents[b] = a
+        elif b < a:
+            parents[a] = b
+
+
+@_compiled
+def flatten(parents: Array) -> None:
+    """Make every entry the representative of its group."""
+    for node in range(len(parents)):
+        parents[node] = root(parents, node)
