@@ -128,7 +128,14 @@ def datasketch(corpus: Path, out: Path) -> None:
             index.insert(number, sketch)
 
 
-PEERS = {"datatrove": datatrove, "text-dedup": text_dedup, "rensa": rensa, "gaoya": gaoya, "gaoya-bulk": gaoya_bulk, "datasketch": datasketch}
+PEERS = {
+    "datatrove": datatrove,
+    "text-dedup": text_dedup,
+    "rensa": rensa,
+    "gaoya": gaoya,
+    "gaoya-bulk": gaoya_bulk,
+    "datasketch": datasketch,
+}
 
 if __name__ == "__main__":
     name, corpus, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])

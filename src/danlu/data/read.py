@@ -88,7 +88,7 @@ def _accept(text: object, file: SourceFile, place: str, ledger: Ledger, record: 
         ledger.skip(place, f"field {file.text!r} is {_name(text)}, not text")
     else:
         try:
-            size = len(text.encode("utf-8"))
+            size = len(text) if text.isascii() else len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
             ledger.skip(place, f"half of a surrogate pair at character {error.start:,} of field {file.text!r}")
             return
@@ -121,6 +121,10 @@ def _whole(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
 
 
 def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    from msgspec import MsgspecError
+    from msgspec.json import Decoder
+
+    fast = Decoder().decode
     offset = number = 0
     while line := stream.readline(LONGEST + 1):
         number += 1
@@ -134,9 +138,12 @@ def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
             continue
         if line.isspace():
             continue
+        line = line.rstrip()
         try:
-            line = line.rstrip()
-            value = json.loads(decode(line, start))
+            try:
+                value = fast(line)
+            except (MsgspecError, UnicodeDecodeError, RecursionError):  # what it is stricter about, and what deserves a reason
+                value = json.loads(decode(line, start))
         except NotText as error:
             ledger.skip(place, str(error))
         except json.JSONDecodeError as error:
