@@ -359,3 +359,16 @@ def test_every_pair_of_bands_has_few_hashes_in_common() -> None:
     far = [{band + 14 * row for row in range(8)} for band in range(14)]
     assert set().union(*far) == set(range(112))
     assert max(len(a & b) for a, b in itertools.product(near, far)) == 1
+
+
+def test_a_chain_of_neighbours_is_not_one_group(tmp_path: Path) -> None:
+    """Each text is alike to the next, the ends have nothing in common: what goes must be alike to what stays."""
+    rng = random.Random(8)
+    parts = [english(rng, 10) for _ in range(60)]
+    texts = [" ".join(parts[start : start + 20]) for start in range(40)]
+    assert jaccard(texts[0], texts[1]) > 0.85 and jaccard(texts[0], texts[39]) == 0
+    kept, left, _ = run(texts, tmp_path)
+    numbers = {f"kept/00000.jsonl:{line}": number for line, number in enumerate(kept, 1)}
+    assert len(kept) > 8
+    for number, why in left.items():
+        assert jaccard(texts[number], texts[numbers[why["kept"]]]) > 0.55

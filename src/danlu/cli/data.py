@@ -31,7 +31,9 @@ def data_group() -> None:
 @click.option("--rows", type=int, help="Hashes in a band. Default: as many as still find a pair at the threshold.")
 @click.option("--shingle", default=5, show_default=True, help="Words, or characters of unspaced scripts, in a shingle.")
 @click.option("--exact", is_flag=True, help="Check candidates by their true Jaccard, not by its estimate.")
-@click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: one a core.")
+@click.option(
+    "--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: one a core, if there is enough to do."
+)
 @click.option("--memory", default="4GiB", show_default=True, help="What sorting may take, such as 512MiB.")
 @click.option("--bad-line-limit", type=click.FloatRange(0, 1), default=0.01, show_default=True, help="Share of bad records.")
 @JSON

@@ -118,7 +118,9 @@ class CurateSection(Section):
     """What is done to documents between reading and tokenising."""
 
     dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
-    workers: int = Field(0, ge=0, le=256, description="Processes; 0: one a core.", json_schema_extra=RESUMABLE)
+    workers: int = Field(
+        0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
+    )
 
 
 class DataSection(Section):

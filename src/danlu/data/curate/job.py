@@ -36,6 +36,8 @@ from danlu.recipe.sections import DataSection
 Report = Callable[[str], None]
 REPORT, STATE, WORK = "report.json", "state.json", "work"
 BUSY = "another process is curating into this folder; wait for it, or choose another folder"
+WORTH_A_PROCESS = 256 << 20
+"""Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
 LARGEST = 10
 """Groups of copies that the report names."""
 
@@ -49,6 +51,7 @@ class Settings:
     """How copies are found; None: they are not looked for."""
     bad_line_limit: float = 0.01
     workers: int = 1
+    """0: as many as there are cores, but none for less than WORTH_A_PROCESS of input."""
     memory: int = 4 << 30
     """Bytes that sorting the keys of all documents may take."""
 
@@ -60,7 +63,7 @@ def settings_of(data: DataSection) -> Settings:
     return Settings(
         plan=None if section.dedup is None else plan_of(section.dedup),
         bad_line_limit=data.bad_line_limit,
-        workers=section.workers or os.cpu_count() or 1,
+        workers=section.workers,
         memory=byte_count(data.memory),
     )
 
@@ -172,13 +175,14 @@ def _resume(partial: Path, identity: str, report: Report) -> None:
 
 def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report) -> None:
     plan = settings.plan
+    workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
     cut = shards(listing.files)
     work = partial / WORK
     if plan is not None:
         Sketcher(plan).sketch([b"compile, so that no two workers do it at once"])
     jobs = [(first_pass, shard, work, settings.stages, plan) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
-    _progress(_each(jobs, settings.workers), sizes, report)
+    _progress(_each(jobs, workers), sizes, report)
     spools = [Spool.open(work / shard.name) for shard in cut]
     ledger = _ledger(listing, spools, settings.bad_line_limit)
     found, sketches = None, None
@@ -190,7 +194,7 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     for spool in spools:
         rejected += Counter(spool.counts["rejected"])
     finals = _finals(spools, partial, found, sketches)
-    for _, counts in _each([(last_pass, *final) for final in finals], settings.workers):
+    for _, counts in _each([(last_pass, *final) for final in finals], workers):
         rejected += counts
     kept = ledger.documents - rejected.total()
     if not kept:

@@ -5,8 +5,9 @@ Everything is sorted by document, so the result depends neither on processes nor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ KEPT = -1
 """In the list of leaders: a document that has none."""
 LEAST_MEMORY = 16 << 20
 """Bytes below which cutting a sort into parts saves nothing worth having."""
+MOST_LEADERS = 1 << 14
+"""Kept documents of one component that another of it is compared with; it bounds the work on endless chains."""
 AT_ONCE = 1 << 17
 """Pairs that are checked at a time."""
 
@@ -29,7 +32,7 @@ class Groups(NamedTuple):
     leader: Array
     """(documents,) int64: the better copy for which a document is left out, or KEPT."""
     groups: int
-    """Groups of two or more."""
+    """Kept documents that have copies."""
     pairs: int
     """Candidate pairs that were checked."""
 
@@ -131,7 +134,7 @@ def find(
             alike = sketches.same(left, right) if column == 0 else _alike(sketches, left, right, jaccard)
             kernels.unite(parents, left[alike], right[alike])
     kernels.flatten(parents)
-    return Groups(*_leaders(parents, score, length), pairs)
+    return Groups(*_leaders(sketches, parents, score, length, jaccard), pairs)
 
 
 def _distinct(left: Array, right: Array, documents: int) -> tuple[Array, Array]:
@@ -150,8 +153,14 @@ def _alike(sketches: Sketches, left: Array, right: Array, jaccard: Callable[[int
     return alike
 
 
-def _leaders(parents: Array, score: Array, length: Array) -> tuple[Array, int]:
-    """The best of its group for every document but the best, and the number of groups."""
+def _leaders(
+    sketches: Sketches, parents: Array, score: Array, length: Array, jaccard: Callable[[int, int], float] | None
+) -> tuple[Array, int]:
+    """The kept copy for every document that has one, and the number of groups.
+
+    Copies of copies may be strangers, and pages of one template a long chain of them. So inside what hangs together the best
+    is kept, all that are alike to it go, then the best of the rest is kept, until none is left.
+    """
     leader = np.full(len(parents), KEPT, np.int64)
     grouped = np.zeros(len(parents), bool)
     others = np.flatnonzero(parents != np.arange(len(parents)))
@@ -159,7 +168,41 @@ def _leaders(parents: Array, score: Array, length: Array) -> tuple[Array, int]:
     members = np.flatnonzero(grouped)
     order = members[np.lexsort((members, -length[members], -score[members], parents[members]))]
     group = parents[order]
-    begins = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]])) if len(order) else np.empty(0, np.int64)
-    best = np.repeat(order[begins], np.diff(np.append(begins, len(order))))
-    leader[order] = np.where(best == order, KEPT, best)
-    return leader, len(begins)
+    cuts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1], [True]])) if len(order) else np.zeros(1, np.int64)
+    sizes = np.diff(cuts)
+    pairs = cuts[:-1][sizes == 2]
+    leader[order[pairs + 1]] = order[pairs]
+    larger = np.flatnonzero(sizes > 2)
+    for part in np.split(larger, np.flatnonzero(np.diff(np.cumsum(sizes[larger]) // AT_ONCE)) + 1):
+        wanted = np.zeros(len(sizes), bool)
+        wanted[part] = True
+        rows = order[np.repeat(wanted, sizes)]
+        led = _led(sketches, rows, np.concatenate([[0], np.cumsum(sizes[part])]), jaccard)
+        leader[rows] = np.where(led < 0, KEPT, rows[led])
+    return leader, len(np.unique(leader[leader >= 0]))
+
+
+def _led(sketches: Sketches, rows: Array, cuts: Array, jaccard: Callable[[int, int], float] | None) -> Array:
+    """For each of some documents the place among them of the kept one that it is a copy of, or -1.
+
+    Between cuts stands what hangs together, best first.
+    """
+    from danlu.data.dedup import kernels
+
+    plan = sketches.plan
+    led = np.full(len(rows), -1, np.int64)
+    if jaccard is None:
+        order = np.argsort(rows)
+        low = np.empty((len(rows), plan.permutations), np.uint8)
+        low[order] = sketches.low(rows[order])
+        needed = math.ceil(plan.permutations * (1 / 256 + plan.least_estimate * (1 - 1 / 256)))
+        kernels.gather_round_best(low, cuts, needed, MOST_LEADERS, led)
+        return led
+    for start, stop in pairwise(cuts.tolist()):
+        leaders: list[int] = []
+        for place in range(start, stop):
+            row = int(rows[place])
+            led[place] = next((at for at in leaders if jaccard(int(rows[at]), row) >= plan.threshold), -1)
+            if led[place] < 0 and len(leaders) < MOST_LEADERS:
+                leaders.append(place)
+    return led

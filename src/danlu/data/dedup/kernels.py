@@ -220,3 +220,26 @@ def flatten(parents: Array) -> None:
     """Make every entry the representative of its group."""
     for node in range(len(parents)):
         parents[node] = root(parents, node)
+
+
+@_compiled
+def gather_round_best(low: Array, cuts: Array, needed: int, most: int, led: Array) -> None:
+    """Give every row, best first, the first row before it that leads and agrees with it in `needed` bytes; -1: it leads itself.
+
+    low: (rows, P) uint8. Rows cuts[i] to cuts[i + 1] are among themselves. At most `most` leaders are tried for a row.
+    """
+    leaders = np.empty(most, np.int64)
+    for part in range(len(cuts) - 1):
+        count = 0
+        for row in range(cuts[part], cuts[part + 1]):
+            led[row] = -1
+            for at in range(count):
+                agreeing = 0
+                for p in range(low.shape[1]):
+                    agreeing += low[row, p] == low[leaders[at], p]
+                if agreeing >= needed:
+                    led[row] = leaders[at]
+                    break
+            if led[row] < 0 and count < most:
+                leaders[count] = row
+                count += 1

@@ -13,7 +13,7 @@ from danlu.recipe.sections import DedupSection
 
 SURE = 0.985
 """Chance at which a pair just at the threshold must meet in a band, when rows are chosen."""
-DEVIATIONS = 3.0
+DEVIATIONS = 2.5
 """How far below the threshold, in standard deviations of the estimate, a pair still counts as alike."""
 
 
