@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-parallel benchmark-checkpoint benchmark-memory clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-parallel benchmark-checkpoint benchmark-memory peers benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -45,6 +45,15 @@ planner-score: .venv/quickstart.done  ## the planner beside published runs in RO
 
 benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside each technique, and its price; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/memory.py $(WRITE)
+
+PEERS ?= ../peers
+peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchmark-curate compares with
+	$(PYTHON) -m venv $(PEERS)/datatrove && $(PEERS)/datatrove/bin/python -m pip install -q 'datatrove[io,processing]==0.10.1' spacy
+	$(PYTHON) -m venv $(PEERS)/text-dedup && $(PEERS)/text-dedup/bin/python -m pip install -q text-dedup==0.4.0
+	$(PYTHON) -m venv $(PEERS)/libs && $(PEERS)/libs/bin/python -m pip install -q rensa==0.5.0 gaoya==0.2.2 datasketch==2.0.0 snownlp==0.12.3
+
+benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
+	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'

@@ -353,3 +353,18 @@ def test_an_unlistable_folder_is_a_bad_record(source: Path, tmp_path: Path, monk
     expect_bad = recipe([{"path": str(source)}], bad_line_limit=0.0)
     with pytest.raises(UserError, match="1 of 301 records are bad"):
         prepare(expect_bad, tmp_path / "other", quiet)
+
+
+def test_copies_are_left_out_before_anything_is_counted(tmp_path: Path) -> None:
+    everything = lines(200)
+    source = write_jsonl(tmp_path / "a.jsonl", everything + [text.upper() for text in everything[:50]])
+    settings = {"curate": {"dedup": {"threshold": 0.8}, "workers": 1}}
+    said: list[str] = []
+    made = prepare(recipe([{"path": str(source)}], **settings), tmp_path / "data", said.append)
+    assert made.train.documents + made.validation.documents == made.index["curation"]["kept"]
+    assert made.index["curation"]["rules"]["dedup.near"] >= 50
+    assert any(line.startswith("curated: 250 records in") for line in said)
+    settings["curate"]["workers"] = 2
+    assert prepare(recipe([{"path": str(source)}], **settings), tmp_path / "data", quiet).train.tokens == made.train.tokens
+    with pytest.raises(UserError, match=r"data\.curate"):
+        prepare(recipe([{"path": str(source)}]), tmp_path / "data", quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -56,6 +57,12 @@ class Ledger:
             self.examples.append(one_line(f"{place}: {reason}" + (f" ({count:,} records)" if count > 1 else "")))
         if self.bad >= EARLY_STOP:
             self.check()
+
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add what another ledger's `as_dict` says, without what it ignored."""
+        for name in ("files", "documents", "empty", "bad", "text_bytes"):
+            setattr(self, name, getattr(self, name) + counts[name])
+        self.examples += counts["examples"][: EXAMPLES - len(self.examples)]
 
     def check(self) -> None:
         """Raise UserError when the share of bad records is above the limit."""

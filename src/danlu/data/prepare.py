@@ -6,11 +6,13 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
+from danlu.data.curate.job import curate, settings_of, summary
 from danlu.data.encode import Item, encoded
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
@@ -27,6 +29,8 @@ from danlu.recipe.sections import DataSection, Recipe
 Report = Callable[[str], None]
 TRAIN, VALIDATION = "train", "validation"
 BUSY = "another process is preparing this folder; wait for it, or choose another folder"
+CURATED = "curated"
+"""Beside the prepared folder: the documents that curation kept, and why it did not keep the others."""
 ROUND_TRIPS = 32
 """Documents by which a loaded tokenizer is tried for loss."""
 
@@ -63,6 +67,12 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
     report(f"sources: {len(listing.files):,} files, {amount(listing.size)}" + _ignored(listing))
     for note in listing.notes:
         report(f"note: {note}")
+    curation = None
+    if data.curate is not None:
+        done = curate(listing, folder.with_name(CURATED), settings_of(data), report)
+        report(summary(done))
+        curation = done.report
+        listing = replace(listing, files=done.files(), unreadable=[])
     made, origin = _tokenizer(data, listing, folder, report)
     reuse.check_vocabulary(made.vocab_size, recipe, "the tokenizer's vocabulary")
     ledger = Ledger(data.bad_line_limit, ignored=listing.ignored)
@@ -81,6 +91,7 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
         },
         "splits": splits,
         "report": ledger.as_dict() | {"left_out_by_weight": left_out},
+        "curation": curation,
         "sources": listing.fingerprints,
         "data": data.model_dump(mode="json"),
     }
@@ -138,7 +149,7 @@ def _empty(ledger: Ledger) -> UserError:
 
 
 def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float]) -> Iterator[Item]:
-    """Documents with their split, source after source, pass after pass; curation will stand between reading and here."""
+    """Documents with their split, source after source, pass after pass."""
     for listed in listing.unreadable:
         ledger.skip(*listed)
     for passed in range(math.ceil(max(source.weight for source in data.sources))):

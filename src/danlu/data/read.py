@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from danlu.data.json_values import MISSING, json_values, pick
 from danlu.data.ledger import Ledger
 from danlu.data.sources import SourceFile, format_of
-from danlu.data.text import NotText, decode
+from danlu.data.text import BYTE_ORDER_MARK, NotText, decode
 
 LONGEST = 64 << 20
 """Bytes of the longest line, JSON value or whole file that is taken as one document."""
@@ -28,6 +28,12 @@ class Document(NamedTuple):
     """Which of data.sources."""
     place: str
     """The file, with the line, value or row where there are several in it."""
+    record: bytes = b""
+    """The line of JSON that it was, without its line end; empty for other kinds."""
+    score: float = 0.0
+    """How good a stage of curation found it; of copies the best is kept."""
+    language: str = ""
+    """What a stage of curation found, as an ISO 639-1 code."""
 
 
 def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:
@@ -74,7 +80,7 @@ def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
     return raw
 
 
-def _accept(text: object, file: SourceFile, place: str, ledger: Ledger) -> Iterator[Document]:
+def _accept(text: object, file: SourceFile, place: str, ledger: Ledger, record: bytes = b"") -> Iterator[Document]:
     """Yield the document when it is one, else count what it is."""
     if text is MISSING:
         ledger.skip(place, f"no field {file.text!r}")
@@ -82,7 +88,7 @@ def _accept(text: object, file: SourceFile, place: str, ledger: Ledger) -> Itera
         ledger.skip(place, f"field {file.text!r} is {_name(text)}, not text")
     else:
         try:
-            size = len(text.encode("utf-8"))
+            size = len(text) if text.isascii() else len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
             ledger.skip(place, f"half of a surrogate pair at character {error.start:,} of field {file.text!r}")
             return
@@ -92,7 +98,7 @@ def _accept(text: object, file: SourceFile, place: str, ledger: Ledger) -> Itera
             ledger.empty += 1
         else:
             ledger.keep(size)
-            yield Document(text, file.source, place)
+            yield Document(text, file.source, place, record)
 
 
 def _name(value: object) -> str:
@@ -115,6 +121,10 @@ def _whole(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
 
 
 def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    from msgspec import MsgspecError
+    from msgspec.json import Decoder
+
+    fast = Decoder().decode
     offset = number = 0
     while line := stream.readline(LONGEST + 1):
         number += 1
@@ -128,8 +138,12 @@ def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
             continue
         if line.isspace():
             continue
+        line = line.rstrip()
         try:
-            value = json.loads(decode(line.rstrip(), start))
+            try:
+                value = fast(line)
+            except (MsgspecError, UnicodeDecodeError, RecursionError):  # what it is stricter about, and what deserves a reason
+                value = json.loads(decode(line, start))
         except NotText as error:
             ledger.skip(place, str(error))
         except json.JSONDecodeError as error:
@@ -139,7 +153,7 @@ def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
         except ValueError as error:  # a number of thousands of digits
             ledger.skip(place, f"not JSON that can be read: {error}")
         else:
-            yield from _accept(pick(value, file.text), file, place, ledger)
+            yield from _accept(pick(value, file.text), file, place, ledger, line.removeprefix(BYTE_ORDER_MARK))
 
 
 def _json(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:

@@ -16,7 +16,7 @@ from danlu.data.tokenizer import tokenizer_file
 from danlu.errors import UserError
 from danlu.recipe.sections import DataSection, Recipe
 
-SHAPING = ("sources", "tokenizer", "validation_fraction", "shard_tokens")
+SHAPING = ("sources", "tokenizer", "validation_fraction", "shard_tokens", "curate")
 """Fields of the data section that the prepared files depend on; the others are read when batches are made."""
 
 
@@ -53,6 +53,8 @@ def _shaping(data: Mapping[str, Any]) -> dict[str, Any]:
     shaping = {name: effective.model_dump(mode="json")[name] for name in SHAPING}
     training = effective.tokenizer.training
     shaping["tokenizer"]["train"] = training and training.model_dump(mode="json")
+    if shaping["curate"] is not None:
+        del shaping["curate"]["workers"]
     return shaping
 
 

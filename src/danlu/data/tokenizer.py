@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.fast_tokens import FastEncoder, fast_encoder
 from danlu.errors import UserError
 
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
@@ -23,12 +25,16 @@ PIECE = 1 << 18
 AT_ONCE = 1 << 22
 """Characters that are given to the library at a time; its own form of a token takes some hundred bytes."""
 
+WORTH_CHECKING = 1 << 18
+"""Characters in a batch from which on it pays to load the faster library and to compare it."""
+
 
 class Tokenizer:
     """A loaded tokenizer. Documents are plain text to it: special tokens written in them get no special meaning."""
 
     def __init__(self, data: bytes, origin: str, begin: str | None, end: str) -> None:
         self._tokenizer = _from_bytes(data, origin)
+        self._data = data
         vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size: int = 1 + max(vocabulary.values())
         """One more than the largest id."""
@@ -53,6 +59,15 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
+    @cached_property
+    def _fast(self) -> FastEncoder | None:
+        return fast_encoder(self._data, self._ids)
+
+    @property
+    def engine(self) -> str:
+        """The library that encodes large batches: "gigatoken", where it gives the same ids, or "tokenizers"."""
+        return "tokenizers" if self._fast is None else "gigatoken"
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without begin and end. Raises UserError for text with bytes that are no UTF-8 (a prompt may)."""
         try:
@@ -69,6 +84,8 @@ class Tokenizer:
             parts = _pieces(text) if self._cuttable else [text]
             counts.append(len(parts))
             pieces += parts
+        many = sum(map(len, pieces)) >= WORTH_CHECKING
+        encode = self._fast.encode if many and self._fast is not None else self._ids
         found: list[Array] = []
         group: list[str] = []
         size = 0
@@ -76,9 +93,9 @@ class Tokenizer:
             group.append(piece)
             size += len(piece)
             if size >= AT_ONCE:
-                found += self._ids(group)
+                found += encode(group)
                 group, size = [], 0
-        found += self._ids(group)
+        found += encode(group)
         ends = np.cumsum(counts).tolist()
         return [np.concatenate(found[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 

@@ -1,0 +1,93 @@
+"""Verbs on raw text, without a recipe."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+
+from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.errors import UserError
+
+
+@click.group(name="data", cls=Verbs)
+def data_group() -> None:
+    """Choose documents by single stages of curation.
+
+    \b
+    Example:
+      danlu data dedup corpus --output corpus-once
+    """
+
+
+@data_group.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Folder of the result; must be new or empty.")
+@click.option("--text", default="text", show_default=True, help="Field that holds the text, in JSON and Parquet.")
+@click.option("--threshold", default=0.8, show_default=True, help="Jaccard similarity from which two documents are copies.")
+@click.option("--permutations", default=112, show_default=True, help="Hash functions of MinHash.")
+@click.option("--rows", type=int, help="Hashes in a band. Default: as many as still find a pair at the threshold.")
+@click.option("--shingle", default=5, show_default=True, help="Words, or characters of unspaced scripts, in a shingle.")
+@click.option("--exact", is_flag=True, help="Check candidates by their true Jaccard, not by its estimate.")
+@click.option(
+    "--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: one a core, if there is enough to do."
+)
+@click.option("--memory", default="4GiB", show_default=True, help="What sorting may take, such as 512MiB.")
+@click.option("--bad-line-limit", type=click.FloatRange(0, 1), default=0.01, show_default=True, help="Share of bad records.")
+@JSON
+def dedup(
+    inputs: tuple[str, ...],
+    output: Path,
+    text: str,
+    threshold: float,
+    permutations: int,
+    rows: int | None,
+    shingle: int,
+    exact: bool,
+    workers: int,
+    memory: str,
+    bad_line_limit: float,
+    as_json: bool,
+) -> None:
+    """Leave out copies and near-copies of documents.
+
+    An INPUT is a file, a folder or a glob. The result has kept/ and rejected/, a JSON line for each document, and report.json.
+    Run the same command again to go on with an interrupted one.
+
+    \b
+    Examples:
+      danlu data dedup corpus --output corpus-once
+      danlu data dedup 'crawl/*.jsonl.gz' --text content --threshold 0.9 --output crawl-once
+    """
+    from pydantic import ValidationError
+
+    from danlu.data.curate.job import curate, settings_of, summary
+    from danlu.data.sources import resolve
+    from danlu.recipe.sections import DataSection
+
+    settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
+    try:
+        section = DataSection.model_validate(
+            {
+                "sources": [{"path": path, "text": text} for path in inputs],
+                "curate": {"dedup": settings | {"verify": "exact" if exact else "estimate"}, "workers": workers},
+                "memory": memory,
+                "bad_line_limit": bad_line_limit,
+            }
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{' '.join(str(part) for part in first['loc'][-1:])}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
+    try:
+        listing = resolve(section.sources)
+    except UserError as error:
+        raise UserError(re.sub(r"^data\.sources\[\d+\]\.path: ", "", str(error))) from None
+    done = curate(listing, Path(os.path.abspath(output)), settings_of(section), note)
+    if as_json:
+        print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
+    else:
+        click.echo(summary(done))

@@ -1,0 +1,312 @@
+"""Curation as a whole: shards through the first pass, copies found over all of them, shards through the last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danlu import __version__
+from danlu.data.curate.final import KEPT, LEFT_OUT, Copies, last_pass
+from danlu.data.curate.shard import Shard, first_pass, shards
+from danlu.data.curate.spool import Spool
+from danlu.data.curate.stage import Stage
+from danlu.data.dedup.groups import Groups, Sketches, find
+from danlu.data.dedup.plan import Plan, plan_of
+from danlu.data.dedup.sketch import ShardSketch, Sketcher
+from danlu.data.ledger import Ledger
+from danlu.data.progress import EVERY, amount
+from danlu.data.sources import Listing, SourceFile
+from danlu.errors import DanluError, UserError
+from danlu.files import locked, why, write_json
+from danlu.recipe.sections import DataSection
+
+Report = Callable[[str], None]
+REPORT, STATE, WORK = "report.json", "state.json", "work"
+BUSY = "another process is curating into this folder; wait for it, or choose another folder"
+WORTH_A_PROCESS = 256 << 20
+"""Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
+LARGEST = 10
+"""Groups of copies that the report names."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is done, and with how much of the machine; the last two change no byte of the result."""
+
+    stages: tuple[Stage, ...] = ()
+    plan: Plan | None = None
+    """How copies are found; None: they are not looked for."""
+    bad_line_limit: float = 0.01
+    workers: int = 1
+    """0: as many as there are cores, but none for less than WORTH_A_PROCESS of input."""
+    memory: int = 4 << 30
+    """Bytes that sorting the keys of all documents may take."""
+
+
+def settings_of(data: DataSection) -> Settings:
+    """What the data section of a recipe, which has a curate section, asks for."""
+    section = data.curate
+    assert section is not None
+    return Settings(
+        plan=None if section.dedup is None else plan_of(section.dedup),
+        bad_line_limit=data.bad_line_limit,
+        workers=section.workers,
+        memory=byte_count(data.memory),
+    )
+
+
+def byte_count(text: str) -> int:
+    """Bytes of a size such as 4GiB, as the recipe checks it."""
+    return int(text[:-3]) << {"MiB": 20, "GiB": 30}[text[-3:]]
+
+
+@dataclass(frozen=True)
+class Curated:
+    """A folder of curated documents that is complete."""
+
+    folder: Path
+    report: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> Curated:
+        try:
+            return cls(folder, json.loads((folder / REPORT).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder}: no curated documents: {error}; delete it") from None
+
+    def files(self) -> list[SourceFile]:
+        """The kept documents as files to read, those of one source together and in order."""
+        found = []
+        for shard in self.report["shards"]:
+            path = self.folder / KEPT / f"{shard['name']}.jsonl"
+            found.append(SourceFile(str(path), shard["source"], shard["field"], path.stat().st_size))
+        return found
+
+
+def curate(listing: Listing, folder: Path, settings: Settings, report: Report) -> Curated:
+    """Make a folder with what is worth keeping of the sources, why the rest is not, and report.json.
+
+    It is built in `<folder>.partial`, where an interrupted job leaves its shards; the next one with the same input and
+    settings goes on from there. A folder that the same job completed is returned as it is.
+
+    Raises:
+        UserError: the folder holds something else, too many bad records, or nothing to keep.
+        DanluError: the disk is full, or a worker was killed.
+    """
+    identity = _identity(listing, settings)
+    with locked(folder, BUSY):
+        if (folder / REPORT).exists():
+            done = Curated.open(folder)
+            if done.report["identity"] != identity:
+                raise UserError(
+                    f"{folder}: was made from other input or with other settings; choose another folder, or delete it"
+                )
+            report(f"{folder}: already curated, reused ({done.report['kept']:,} documents)")
+            return done
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder}: exists and holds something else; choose another folder")
+        partial = folder.with_name(folder.name + ".partial")
+        try:
+            _resume(partial, identity, report)
+            _run(listing, partial, settings, identity, report)
+            if folder.exists():
+                folder.rmdir()
+            os.replace(partial, folder)
+        except BrokenProcessPool:
+            raise DanluError(
+                f"{folder}: a worker process was killed, perhaps for want of memory; start it again, with fewer workers "
+                "if need be: finished shards are kept"
+            ) from None
+        except OSError as error:
+            raise DanluError(
+                f"{folder}: cannot be written: {why(error)}; make room and start it again: finished shards are kept"
+            ) from None
+    return Curated.open(folder)
+
+
+def summary(done: Curated) -> str:
+    """One line on what became of the documents."""
+    facts = done.report
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    return (
+        f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
+        + (f" ({rules})" if rules else "")
+        + f", {facts['empty']:,} empty, {facts['unreadable']:,} unreadable"
+    )
+
+
+def _identity(listing: Listing, settings: Settings) -> str:
+    """SHA-256 of all that the result depends on."""
+    parts: list[Any] = [__version__, repr(settings.plan), [repr(stage) for stage in settings.stages], settings.bad_line_limit]
+    for file in listing.files:
+        parts.append([file.path, file.source, file.text, file.size, os.stat(file.path).st_mtime_ns])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _resume(partial: Path, identity: str, report: Report) -> None:
+    state = partial / STATE
+    if partial.exists():
+        try:
+            same = json.loads(state.read_text(encoding="utf-8")) == identity
+        except (OSError, ValueError):
+            same = False
+        if same:
+            report(f"{partial}: going on with what an interrupted job left")
+            return
+        report(f"{partial}: left by a job with other input or settings; removed, starting over")
+        shutil.rmtree(partial)
+    for name in (WORK, KEPT, LEFT_OUT):
+        (partial / name).mkdir(parents=True)
+    write_json(state, identity)
+
+
+def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report) -> None:
+    plan = settings.plan
+    workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
+    cut = shards(listing.files)
+    work = partial / WORK
+    if plan is not None:
+        Sketcher(plan).sketch([b"compile, so that no two workers do it at once"])
+    jobs = [(first_pass, shard, work, settings.stages, plan) for shard in cut]
+    sizes = [sum(file.size for file in shard.files) for shard in cut]
+    _progress(_each(jobs, workers), sizes, report)
+    spools = [Spool.open(work / shard.name) for shard in cut]
+    ledger = _ledger(listing, spools, settings.bad_line_limit)
+    found, sketches = None, None
+    if plan is not None:
+        sketches = Sketches([ShardSketch(spool.folder, spool.documents, plan) for spool in spools], plan)
+        found = _copies(cut, spools, sketches, settings)
+        report(f"copies: {found.groups:,} groups, {int((found.leader >= 0).sum()):,} documents have a better copy")
+    rejected: Counter[str] = Counter()
+    for spool in spools:
+        rejected += Counter(spool.counts["rejected"])
+    finals = _finals(spools, partial, found, sketches)
+    for _, counts in _each([(last_pass, *final) for final in finals], workers):
+        rejected += counts
+    kept = ledger.documents - rejected.total()
+    if not kept:
+        raise UserError(f"nothing is kept of {ledger.records:,} records: {dict(rejected.most_common(3))}, {ledger.bad:,} bad")
+    write_json(
+        partial / REPORT,
+        {
+            "identity": identity,
+            "records": ledger.records,
+            "kept": kept,
+            "rejected": rejected.total(),
+            "empty": ledger.empty,
+            "unreadable": ledger.bad,
+            "rules": dict(sorted(rejected.items())),
+            "groups": found.groups if found else 0,
+            "largest_groups": _largest(found, spools) if found else [],
+            "read": ledger.as_dict(),
+            "shards": [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut],
+        },
+    )
+    (partial / STATE).unlink()
+    shutil.rmtree(work)
+
+
+def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, settings: Settings) -> Groups:
+    score = np.concatenate([spool.scores() for spool in spools])
+    length = np.concatenate([spool.lengths() for spool in spools])
+    jaccard = None
+    if sketches.plan.verify == "exact":
+        from danlu.data.curate.texts import Texts
+
+        jaccard = Texts(spools, [shard.field for shard in cut], sketches.firsts, sketches.plan).jaccard
+    return find(sketches, score, length, settings.memory, jaccard)
+
+
+def _finals(
+    spools: Sequence[Spool], partial: Path, found: Groups | None, sketches: Sketches | None
+) -> Iterator[tuple[Spool, Path, int, Copies, Sketches | None]]:
+    """The arguments of the last pass of each shard."""
+    first = 0
+    lines = _lines(found, spools) if found else None
+    for spool in spools:
+        rows = leaders = np.empty(0, np.int64)
+        names: list[str] = []
+        if found is not None and lines is not None:
+            mine = found.leader[first : first + spool.documents]
+            rows = np.flatnonzero(mine >= 0)
+            leaders = mine[rows]
+            names = lines(leaders)
+        yield spool, partial, first, Copies(rows, leaders, names), sketches
+        first += spool.documents
+
+
+def _lines(found: Groups, spools: Sequence[Spool]) -> Callable[[np.ndarray[Any, Any]], list[str]]:
+    """A function from numbers of kept documents to file and line of the result."""
+    firsts = np.cumsum([0, *(spool.documents for spool in spools)])
+    stays = np.concatenate([[0], np.cumsum(found.leader < 0)])
+
+    def names(documents: np.ndarray[Any, Any]) -> list[str]:
+        shard = np.searchsorted(firsts, documents, side="right") - 1
+        line = stays[documents] - stays[firsts[shard]] + 1
+        return [f"{KEPT}/{spools[s].folder.name}.jsonl:{n}" for s, n in zip(shard.tolist(), line.tolist(), strict=True)]
+
+    return names
+
+
+def _largest(found: Groups, spools: Sequence[Spool]) -> list[dict[str, Any]]:
+    leaders, copies = np.unique(found.leader[found.leader >= 0], return_counts=True)
+    order = np.lexsort((leaders, -copies))[:LARGEST]
+    names = _lines(found, spools)(leaders[order])
+    return [{"kept": name, "copies": int(count)} for name, count in zip(names, copies[order], strict=True)]
+
+
+def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
+    """All that was read, checked against the limit."""
+    whole = Ledger(ignored=listing.ignored)
+    for spool in spools:
+        whole.add(spool.counts["ledger"])
+    for listed in listing.unreadable:
+        whole.skip(*listed)
+    whole.limit = limit
+    whole.check()
+    return whole
+
+
+def _each(jobs: Iterable[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
+    """Call job[0](*job[1:]) for all jobs, in processes if there are several; yield number and result as they come."""
+    if workers <= 1:
+        for number, (function, *arguments) in enumerate(jobs):
+            yield number, function(*arguments)
+        return
+    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy threads and locks in any state
+    context.set_forkserver_preload(["danlu.data.curate.shard", "danlu.data.dedup.kernels"])
+    with ProcessPoolExecutor(workers, context) as pool:
+        waiting = {}
+        for number, (function, *arguments) in enumerate(jobs):
+            waiting[pool.submit(function, *arguments)] = number
+            if len(waiting) >= 2 * workers:
+                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield waiting.pop(future), future.result()
+        for future in list(waiting):
+            yield waiting[future], future.result()
+
+
+def _progress(results: Iterator[tuple[int, Any]], sizes: Sequence[int], report: Report) -> None:
+    began = last = time.monotonic()
+    total, done = sum(sizes), 0
+    for number, _ in results:
+        done += sizes[number]
+        now = time.monotonic()
+        if now - last >= EVERY and done < total:
+            last = now
+            left = (now - began) * (total - done) / max(1, done)
+            report(f"curating: {done / total:.0%}, {amount(done / (now - began))}/s, {left:.0f} s left")

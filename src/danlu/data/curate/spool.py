@@ -1,0 +1,112 @@
+"""What a pass over documents leaves on the disk for one shard: the kept ones as lines of JSON, the others with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.curate.stage import Rejected
+from danlu.data.ledger import one_line
+from danlu.data.read import Document
+
+LINES, REJECTED, PLACES, DONE = "lines.jsonl", "rejected.jsonl", "places.txt", "done.json"
+_ENDS, _LENGTHS, _SCORES = "ends.bin", "lengths.bin", "scores.bin"
+
+
+def line_of(document: Document, text: str | None, field: str) -> bytes:
+    """A document as a line of JSON, with the line end.
+
+    The record that was read, where there is one; when the text is no longer `text`, with the new one in its field.
+    """
+    if not document.record:
+        return json.dumps({"text": document.text}, ensure_ascii=False).encode() + b"\n"
+    if document.text == text:
+        return document.record + b"\n"
+    record = json.loads(document.record)
+    holder, path = record, [field] if field in record else field.split(".")
+    for name in path[:-1]:
+        holder = holder[name]
+    holder[path[-1]] = document.text
+    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+
+
+def rejection(stage: str, rule: str, value: float | str, place: str, line: bytes, **more: Any) -> bytes:
+    """A line of JSON on a document that was left out: where it was, why, and the document itself."""
+    why = {"stage": stage, "rule": rule, "value": value, **more, "place": place}
+    return json.dumps(why, ensure_ascii=False).encode()[:-1] + b', "document": ' + line.rstrip(b"\n") + b"}\n"
+
+
+class SpoolWriter:
+    """Writes one shard, front to back; its files are complete when `close` has returned."""
+
+    def __init__(self, folder: Path, field: str) -> None:
+        self._field = field
+        self._lines, self._rejected, self._places, *self._numbers = (
+            (folder / name).open("wb", buffering=1 << 20) for name in (LINES, REJECTED, PLACES, _ENDS, _LENGTHS, _SCORES)
+        )
+        self._end = 0
+        self.documents = self.text_bytes = 0
+        self.rejected: Counter[str] = Counter()
+        """By stage and rule."""
+
+    def keep(self, documents: Sequence[Document], before: Sequence[str], texts: Sequence[bytes]) -> None:
+        """Append documents. `before` are their texts when they were read, `texts` those of now in UTF-8."""
+        lines = [line_of(one, text, self._field) for one, text in zip(documents, before, strict=True)]
+        ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
+        self._end = int(ends[-1]) if lines else self._end
+        lengths = np.array([len(text) for text in texts], np.int64)
+        scores = np.array([document.score for document in documents], np.float64)
+        self._lines.writelines(lines)
+        self._places.writelines(one_line(document.place).encode() + b"\n" for document in documents)
+        for file, array in zip(self._numbers, (ends, lengths, scores), strict=True):
+            file.write(array.data)
+        self.documents += len(documents)
+        self.text_bytes += int(lengths.sum())
+
+    def reject(self, stage: str, rejected: Rejected, before: str) -> None:
+        """Append a document that a stage turned down, as it was when it was read."""
+        line = line_of(rejected.document._replace(text=before), before, self._field)
+        place = one_line(rejected.document.place)
+        soft = {"soft": True} if rejected.soft else {}
+        self._rejected.write(rejection(stage, rejected.rule, rejected.value, place, line, **soft))
+        self.rejected[f"{stage}.{rejected.rule}"] += 1
+
+    def close(self) -> None:
+        """Finish the files."""
+        for file in (self._lines, self._rejected, self._places, *self._numbers):
+            file.close()
+
+
+class Spool(NamedTuple):
+    """A shard that is complete."""
+
+    folder: Path
+    counts: dict[str, Any]
+    """documents, text_bytes, rejected (by stage and rule), and the ledger of what was read."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Spool:
+        return cls(folder, json.loads((folder / DONE).read_text(encoding="utf-8")))
+
+    @property
+    def documents(self) -> int:
+        """Kept so far."""
+        return int(self.counts["documents"])
+
+    def ends(self) -> Array:
+        """Where lines end in LINES, (documents,) int64."""
+        return np.fromfile(self.folder / _ENDS, np.int64)
+
+    def lengths(self) -> Array:
+        """Bytes of the texts, (documents,) int64."""
+        return np.fromfile(self.folder / _LENGTHS, np.int64)
+
+    def scores(self) -> Array:
+        """Scores of the documents, (documents,) float64."""
+        return np.fromfile(self.folder / _SCORES, np.float64)

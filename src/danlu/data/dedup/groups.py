@@ -1,0 +1,208 @@
+"""Which documents are copies of each other: candidates band by band, checked, joined into groups, the best of each chosen.
+
+Everything is sorted by document, so the result depends neither on processes nor on the order in which shards came to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.dedup.plan import Plan
+from danlu.data.dedup.sketch import DIGESTS, ShardSketch, columns
+
+KEPT = -1
+"""In the list of leaders: a document that has none."""
+LEAST_MEMORY = 16 << 20
+"""Bytes below which cutting a sort into parts saves nothing worth having."""
+MOST_LEADERS = 1 << 14
+"""Kept documents of one component that another of it is compared with; it bounds the work on endless chains."""
+AT_ONCE = 1 << 17
+"""Pairs that are checked at a time."""
+
+
+class Groups(NamedTuple):
+    """The outcome for all documents, numbered shard after shard."""
+
+    leader: Array
+    """(documents,) int64: the better copy for which a document is left out, or KEPT."""
+    groups: int
+    """Kept documents that have copies."""
+    pairs: int
+    """Candidate pairs that were checked."""
+
+
+class Sketches:
+    """The sketches of all shards under one numbering of documents."""
+
+    def __init__(self, shards: Sequence[ShardSketch], plan: Plan) -> None:
+        self.shards, self.plan = shards, plan
+        self.firsts = list(accumulate((shard.documents for shard in shards), initial=0))
+        self.documents = self.firsts[-1]
+
+    def low(self, documents: Array) -> Array:
+        """Low bytes of the minima of sorted documents, (documents, permutations) uint8."""
+        return np.concatenate([shard.low(rows) for shard, rows in self._by_shard(documents)])
+
+    def digests(self, documents: Array) -> Array:
+        """The 128 bits of the bytes of sorted documents, (documents, 2) uint64."""
+        return np.concatenate([shard.digests(rows) for shard, rows in self._by_shard(documents)])
+
+    def same(self, left: Array, right: Array) -> Array:
+        """Whether pairs are the same to the byte."""
+        needed, places = np.unique(np.stack([left, right]), return_inverse=True)
+        places = places.reshape(2, len(left))
+        digests = self.digests(needed)
+        same: Array = (digests[places[0]] == digests[places[1]]).all(1)
+        return same
+
+    def _by_shard(self, documents: Array) -> Iterator[tuple[ShardSketch, Array]]:
+        cuts = np.searchsorted(documents, self.firsts)
+        for number, shard in enumerate(self.shards):
+            if number == 0 or cuts[number] < cuts[number + 1]:  # never nothing at all, for concatenate
+                yield shard, documents[cuts[number] : cuts[number + 1]] - self.firsts[number]
+
+    def estimates(self, left: Array, right: Array) -> Array:
+        """Jaccard of pairs as estimated from the low bytes of their minima, of which one in 256 agrees by chance."""
+        found = np.empty(len(left))
+        for start in range(0, len(left), AT_ONCE):
+            pair = np.stack([left[start : start + AT_ONCE], right[start : start + AT_ONCE]])
+            needed, places = np.unique(pair, return_inverse=True)
+            low = self.low(needed)
+            places = places.reshape(pair.shape)
+            agreeing = (low[places[0]] == low[places[1]]).mean(1)
+            found[start : start + AT_ONCE] = (agreeing - 1 / 256) / (1 - 1 / 256)
+        return found
+
+    def buckets(self, column: int, memory: int) -> Iterator[tuple[Array, Array]]:
+        """Neighbours and (first, other) pairs of the documents that share a key, part by part of the range of keys.
+
+        A key's low bits give way to the document's number, so that one sort of 8 bytes a document does it; documents whose
+        keys differ only there meet as well, and are parted by the check that follows.
+        """
+        bits = max(1, (self.documents - 1).bit_length())
+        mask = np.uint64((1 << bits) - 1)
+        parts = 1
+        while 16 * self.documents // parts > max(memory, LEAST_MEMORY):
+            parts *= 2
+        shift = np.uint64(64 - (parts.bit_length() - 1))
+        for part in range(parts):
+            packed = []
+            for first, shard in zip(self.firsts, self.shards, strict=False):
+                keys = shard.column(column)
+                numbers = np.arange(first, first + shard.documents, dtype=np.uint64)
+                joined = (keys & ~mask) | numbers
+                packed.append(joined if parts == 1 else joined[keys >> shift == part])
+            ordered = np.concatenate(packed)
+            del packed
+            ordered.sort()
+            same = (ordered[1:] ^ ordered[:-1]) <= mask
+            at = np.flatnonzero(same) + 1
+            starts = np.flatnonzero(np.concatenate([[True], ~same]))
+            first_of = starts[np.searchsorted(starts, at, side="right") - 1]
+            documents = (ordered & mask).astype(np.int64)
+            left = np.concatenate([documents[at - 1], documents[first_of]])
+            yield left, np.concatenate([documents[at], documents[at]])
+
+
+def find(
+    sketches: Sketches, score: Array, length: Array, memory: int, jaccard: Callable[[int, int], float] | None = None
+) -> Groups:
+    """Group the copies. score and length, (documents,), choose the best: the highest score, then the longest, then the first.
+
+    memory: bytes that a sort may take, beside some 40 for each document. jaccard: of two documents, exactly; with
+    plan.verify "exact" it decides on pairs that are not the same to the byte.
+    """
+    from danlu.data.dedup import kernels
+
+    plan = sketches.plan
+    parents = np.arange(sketches.documents, dtype=np.int64)
+    pairs = 0
+    for column in [0, *range(DIGESTS, columns(plan))]:
+        for left, right in sketches.buckets(column, memory):
+            kernels.flatten(parents)
+            new = parents[left] != parents[right]
+            left, right = _distinct(left[new], right[new], sketches.documents)
+            pairs += len(left)
+            if not len(left):
+                continue
+            alike = sketches.same(left, right) if column == 0 else _alike(sketches, left, right, jaccard)
+            kernels.unite(parents, left[alike], right[alike])
+    kernels.flatten(parents)
+    return Groups(*_leaders(sketches, parents, score, length, jaccard), pairs)
+
+
+def _distinct(left: Array, right: Array, documents: int) -> tuple[Array, Array]:
+    order = np.lexsort((right, left))
+    left, right = left[order], right[order]
+    new = np.ones(len(left), bool)
+    new[1:] = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+    return left[new], right[new]
+
+
+def _alike(sketches: Sketches, left: Array, right: Array, jaccard: Callable[[int, int], float] | None) -> Array:
+    alike: Array = sketches.estimates(left, right) >= sketches.plan.least_estimate
+    if jaccard is not None:
+        for at in np.flatnonzero(alike):
+            alike[at] = jaccard(int(left[at]), int(right[at])) >= sketches.plan.threshold
+    return alike
+
+
+def _leaders(
+    sketches: Sketches, parents: Array, score: Array, length: Array, jaccard: Callable[[int, int], float] | None
+) -> tuple[Array, int]:
+    """The kept copy for every document that has one, and the number of groups.
+
+    Copies of copies may be strangers, and pages of one template a long chain of them. So inside what hangs together the best
+    is kept, all that are alike to it go, then the best of the rest is kept, until none is left.
+    """
+    leader = np.full(len(parents), KEPT, np.int64)
+    grouped = np.zeros(len(parents), bool)
+    others = np.flatnonzero(parents != np.arange(len(parents)))
+    grouped[others] = grouped[parents[others]] = True
+    members = np.flatnonzero(grouped)
+    order = members[np.lexsort((members, -length[members], -score[members], parents[members]))]
+    group = parents[order]
+    cuts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1], [True]])) if len(order) else np.zeros(1, np.int64)
+    sizes = np.diff(cuts)
+    pairs = cuts[:-1][sizes == 2]
+    leader[order[pairs + 1]] = order[pairs]
+    larger = np.flatnonzero(sizes > 2)
+    for part in np.split(larger, np.flatnonzero(np.diff(np.cumsum(sizes[larger]) // AT_ONCE)) + 1):
+        wanted = np.zeros(len(sizes), bool)
+        wanted[part] = True
+        rows = order[np.repeat(wanted, sizes)]
+        led = _led(sketches, rows, np.concatenate([[0], np.cumsum(sizes[part])]), jaccard)
+        leader[rows] = np.where(led < 0, KEPT, rows[led])
+    return leader, len(np.unique(leader[leader >= 0]))
+
+
+def _led(sketches: Sketches, rows: Array, cuts: Array, jaccard: Callable[[int, int], float] | None) -> Array:
+    """For each of some documents the place among them of the kept one that it is a copy of, or -1.
+
+    Between cuts stands what hangs together, best first.
+    """
+    from danlu.data.dedup import kernels
+
+    plan = sketches.plan
+    led = np.full(len(rows), -1, np.int64)
+    if jaccard is None:
+        order = np.argsort(rows)
+        low = np.empty((len(rows), plan.permutations), np.uint8)
+        low[order] = sketches.low(rows[order])
+        needed = math.ceil(plan.permutations * (1 / 256 + plan.least_estimate * (1 - 1 / 256)))
+        kernels.gather_round_best(low, cuts, needed, MOST_LEADERS, led)
+        return led
+    for start, stop in pairwise(cuts.tolist()):
+        leaders: list[int] = []
+        for place in range(start, stop):
+            row = int(rows[place])
+            led[place] = next((at for at in leaders if jaccard(int(rows[at]), row) >= plan.threshold), -1)
+            if led[place] < 0 and len(leaders) < MOST_LEADERS:
+                leaders.append(place)
+    return led

@@ -1,0 +1,124 @@
+"""The sketches of documents, and the files that hold them: what pairs are found by, in a few hundred bytes a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.dedup.plan import Plan
+
+BLOCK = 1 << 16
+"""Documents whose keys are written together, column by column, so that one band is read without the others."""
+KEYS, LOW = "keys.bin", "low.bin"
+DIGESTS = 2
+"""Columns before those of the bands: 128 bits by which documents are the same."""
+
+
+class Sketcher:
+    """Turns texts into keys and low bytes; holds the tables that this takes."""
+
+    def __init__(self, plan: Plan) -> None:
+        from danlu.data.dedup.fold import table  # compiled code is loaded where it is needed
+
+        self.plan = plan
+        self._fold = table()
+        self._multiply, self._add = plan.coefficients()
+
+    def sketch(self, texts: Sequence[bytes]) -> tuple[Array, Array]:
+        """Keys (documents, DIGESTS + 2 bands) uint64, and the low bytes of all minima (documents, permutations) uint8.
+
+        `texts` are valid UTF-8.
+        """
+        from danlu.data.dedup import kernels
+
+        data = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+        keys = np.empty((len(texts), columns(self.plan)), np.uint64)
+        low = np.empty((len(texts), self.plan.permutations), np.uint8)
+        kernels.sketch(data, ends, self.plan.shingle, self._fold, self._multiply, self._add, self.plan.rows, keys, DIGESTS, low)
+        return keys, low
+
+    def shingles(self, text: bytes) -> Array:
+        """The set of a text's shingles, sorted, uint32."""
+        from danlu.data.dedup import kernels
+
+        out = np.empty(len(text) + 1, np.uint32)
+        ring = np.empty(self.plan.shingle, np.uint64)
+        data = np.frombuffer(text or b"\0", np.uint8)
+        return np.unique(out[: kernels.shingles(data, 0, len(text), self.plan.shingle, self._fold, ring, out)])
+
+
+def columns(plan: Plan) -> int:
+    """Keys of a document: two of its bytes, then those of its bands."""
+    return DIGESTS + 2 * plan.bands
+
+
+class SketchWriter:
+    """Writes the sketches of one shard, in order; memory is one block."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._sketcher = Sketcher(plan)
+        self._keys, self._low = (folder / KEYS).open("wb"), (folder / LOW).open("wb")
+        self._block = np.empty((columns(plan), BLOCK), np.uint64)
+        self._filled = 0
+
+    def add(self, texts: Sequence[bytes]) -> None:
+        """Sketch texts behind those before."""
+        keys, low = self._sketcher.sketch(texts)
+        self._low.write(low.data)
+        done = 0
+        while done < len(keys):
+            count = min(len(keys) - done, BLOCK - self._filled)
+            self._block[:, self._filled : self._filled + count] = keys[done : done + count].T
+            self._filled += count
+            done += count
+            if self._filled == BLOCK:
+                self._flush()
+
+    def _flush(self) -> None:
+        self._keys.write(np.ascontiguousarray(self._block[:, : self._filled]).data)
+        self._filled = 0
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._flush()
+        self._keys.close()
+        self._low.close()
+
+
+class ShardSketch:
+    """The sketches of a shard that is complete."""
+
+    def __init__(self, folder: Path, documents: int, plan: Plan) -> None:
+        self._folder, self._plan, self.documents = folder, plan, documents
+
+    def column(self, number: int) -> Array:
+        """One key of every document, (documents,) uint64."""
+        out = np.empty(self.documents, np.uint64)
+        width = columns(self._plan)
+        with (self._folder / KEYS).open("rb") as file:
+            for start in range(0, self.documents, BLOCK):
+                count = min(BLOCK, self.documents - start)
+                file.seek(8 * (start * width + number * count))
+                out[start : start + count] = np.fromfile(file, np.uint64, count)
+        return out
+
+    def digests(self, rows: Array) -> Array:
+        """The 128 bits of the bytes of some documents, (rows, DIGESTS) uint64."""
+        if not self.documents:
+            return np.empty((0, DIGESTS), np.uint64)
+        width = columns(self._plan)
+        block = rows // BLOCK * BLOCK
+        count = np.minimum(BLOCK, self.documents - block)
+        flat = np.memmap(self._folder / KEYS, np.uint64, "r", shape=(self.documents * width,))
+        return np.stack([flat[block * width + number * count + rows - block] for number in range(DIGESTS)], 1)
+
+    def low(self, rows: Array) -> Array:
+        """Low bytes of the minima of some documents, (rows, permutations) uint8."""
+        if not self.documents:
+            return np.empty((0, self._plan.permutations), np.uint8)
+        mapped = np.memmap(self._folder / LOW, np.uint8, "r", shape=(self.documents, self._plan.permutations))
+        return np.asarray(mapped[rows])
