@@ -1,7 +1,7 @@
 """Whether the best learning rate of a narrow model is a wide one's: three widths x a sweep of rates, with µP and without.
 
-The text is the quick start's, the models have two layers and heads of one size, the narrowest is the base. Every run is kept as it
-ends, in runs/benchmark-mup, so that a benchmark that was stopped goes on, and one with more rates trains only what is new.
+The text is the quick start's, the models have two layers and heads of one size, the narrowest is the base. Every run is kept as
+it ends, in runs/benchmark-mup, so that a benchmark that was stopped goes on, and one with more rates trains only what is new.
 
     best_lr_by_width_mup, _standard   width -> the vertex of a parabola through the best rate of the sweep and its neighbours
     drift_steps_mup, _standard        how many steps of the sweep, a factor of 2 each, lie between the smallest and the largest
@@ -9,7 +9,7 @@ ends, in runs/benchmark-mup, so that a benchmark that was stopped goes on, and o
     carried_loss_mup, _standard       the loss of the widest at the narrowest's best rate of the sweep, less its loss at its own
     coordinates_mup, _standard        the largest power of the width that 4 steps move a part of the model by
 
-Usage: python benchmarks/mup.py [--widths 64,128,256] [--steps 150] [--seeds 1] [--json FILE]
+Usage: python benchmarks/mup.py [--widths 32,64,128] [--steps 100] [--seeds 1] [--json FILE]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from danlu.widths import coordinate_check
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "recipes" / "quickstart.yaml"
 HEAD = 32
-RATES = [2.0**power for power in range(-11, -3)]
+RATES = [2.0**power for power in range(-10, -2)]
 FAR = 1.5
 """Once a rate's loss is so many times the best of its width, higher rates are left out: they would be worse still."""
 
@@ -135,8 +135,8 @@ def sweep(runs: Runs, width: int, base: int | None, steps: int, seeds: int) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--widths", default="64,128,256")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--widths", default="32,64,128")
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmark-mup"))
     parser.add_argument("--json", type=Path)

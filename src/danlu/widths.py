@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan.verdict import table
 from danlu.recipe import Recipe, resolve_shape
 from danlu.recipe.sections import MemorySection, ParallelSection
 
 STEPS = 4
-FACTORS = (0.25, 0.5, 1, 2)
-"""Widths beside the recipe's own; those that its heads do not divide into are left out."""
+FACTORS, WIDTHS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4), 4
+"""Multiples of the recipe's width that are tried, and how many: the smallest that its heads divide into."""
 FLAT = 0.25
 """Powers of the width below which a part counts as moving equally far. Without µP some part grows with a power of 1/2 or more."""
 SEQUENCE = 64
@@ -47,31 +46,24 @@ def growth(widths: Sequence[float], sizes: Sequence[float]) -> float:
 def coordinate_check(recipe: Recipe) -> dict[str, Any]:
     """What a few steps move each part of the model by, at the recipe's width and others, and the power it grows with.
 
-    {mup, learning_rate, steps, widths, parts: {name: {moved: [a width each], growth}}, worst_growth, flat}. UserError: the heads
-    divide into no other width.
+    {mup, learning_rate, steps, widths, parts: {name: {moved: [a width each], growth}}, worst_growth, flat}
     """
     from danlu.engines.torch.coordinates import moved  # reaches torch
 
     shape = resolve_shape(recipe, None)
-    shapes = [made for factor in FACTORS if (made := _or_none(shape, factor)) is not None]
-    if len(shapes) < 2:
-        raise UserError(
-            f"model.heads: {shape.heads} can be neither halved nor doubled, so that there is no other width to compare"
-        )
+    shapes = [made for factor in FACTORS if (made := _or_none(shape, factor)) is not None][:WIDTHS]
     one = _alone(recipe)
     found = [moved(one, each, STEPS) for each in shapes]
     widths = [each.hidden_size for each in shapes]
-    parts = {
-        part: {"moved": [each[part] for each in found], "growth": growth(widths, [each[part] for each in found])}
-        for part in found[0]
-    }
-    worst = max(each["growth"] for each in parts.values())
+    by_part = {part: [each[part] for each in found] for part in found[0]}
+    powers = {part: growth(widths, sizes) for part, sizes in by_part.items()}
+    worst = max(powers.values())
     return {
         "mup": recipe.model.mup is not None,
         "learning_rate": recipe.train.optimizer.learning_rate,
         "steps": STEPS,
         "widths": widths,
-        "parts": parts,
+        "parts": {part: {"moved": sizes, "growth": powers[part]} for part, sizes in by_part.items()},
         "worst_growth": worst,
         "flat": worst < FLAT,
     }

@@ -1,9 +1,9 @@
-"""The maximal update parametrisation (µP; Yang et al. 2022, Tensor Programs V, arXiv:2203.03466): one learning rate for all widths.
+"""The maximal update parametrisation (µP; Yang et al. 2022, Tensor Programs V, arXiv:2203.03466): one rate for all widths.
 
 Only initial values and learning rates depend on the width, and no forward pass does, so that a model is an ordinary one
-wherever it is exported to. A factor that the paper puts into the forward pass stands in a weight beside it instead: Adam's steps do
+wherever it is exported to. A factor that the paper puts into the forward pass is in a weight beside it instead: Adam's steps do
 not see the size of a gradient, so multiplying an output by c is starting its weight c times as large and moving it c times as far
-(Lemma J.1 there).
+(the paper's appendix J).
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SLOPE, SLOPE_SPREAD = -1 / 3, 0.25
-"""What is believed of d log(best rate) / d log(parameters) before any run is looked at, and its standard deviation: 0 is a rate that
-needs no change, -1/3 one that falls as 1 / width where all dimensions grow together, and -0.71 the steepest published fit (Step Law,
-arXiv:2503.04715)."""
+"""d log(best rate) / d log(parameters) before any run is looked at, and its standard deviation: 0 is a rate that needs no change,
+-1/3 one that falls as 1 / width where all dimensions grow together, -0.71 the steepest published fit (arXiv:2503.04715)."""
 DEVIATIONS = 1.645
 """Of a normal distribution, to either side of 90 % of it."""
 
@@ -45,7 +44,7 @@ def best_rate(sweep: Sequence[Swept]) -> Best:
     best = rates[at]
     below = rates[at - 1] if at > 0 else None
     above = rates[at + 1] if at + 1 < len(rates) else None
-    step = max([best / below] if below else [], default=0) or max([above / best] if above else [], default=0) or 2.0
+    step = best / below if below else above / best if above else 2.0
     bounds = (below or best / step, above or best * step)
     if below is None or above is None:
         return Best(best, *bounds, inside=False)

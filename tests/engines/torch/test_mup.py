@@ -36,7 +36,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def papers_model(shape: ModelShape, engine: TorchEngine) -> GraniteForCausalLM:
-    """A Llama with the factors of table 8 in its forward pass, that starts from the same function. No factor is in its weights."""
+    """A Llama with the factors of table 8 in its forward pass and none in its weights, that starts from the same function."""
     config = GraniteConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -65,7 +65,7 @@ def papers_model(shape: ModelShape, engine: TorchEngine) -> GraniteForCausalLM:
 
 
 def papers_optimizer(model: torch.nn.Module, rate: float, decay: float) -> torch.optim.AdamW:
-    """Table 8 under Adam, as the authors' own package has it: rate 1 / n, decay n for what is wide on both sides; else as it is."""
+    """Table 8 under Adam, as the authors' own package has it: rate 1 / n, decay n for what is wide on both sides."""
     groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         groups["_proj." in name, parameter.ndim > 1].append(parameter)
