@@ -68,6 +68,7 @@ def write(root: Path, made: dict[str, Any], done: int | None = None, loss: float
         if done == steps:
             recorder.scalars(done, {"validation/loss": loss})
         if stop:
+            recorder.event(done, "skipped_step", "the loss is not finite")
             recorder.event(done, "stop", "3 steps in a row were not finite")
     return folder
 
@@ -129,6 +130,7 @@ def test_unfinished_runs_are_left_out_and_diverged_ones_bound_the_rate(danlu: Ca
     answer = json.loads(out)
     assert (code, answer["runs"]) == (0, 13)
     assert any("small-128-0.008-100 is left out: 40 of 100 steps" in note for note in answer["notes"])
+    assert answer["sizes"][0]["runs"] == 5 and answer["sizes"][0]["high"] == 4e-3
 
 
 def test_without_mup_and_without_a_sweep(danlu: Call, tmp_path: Path) -> None:
@@ -210,3 +212,16 @@ def test_the_coordinate_check(danlu: Call, large: Path) -> None:
     assert not check["flat"] and not check["mup"] and check["worst_growth"] > 0.4
     assert check["widths"] == [32, 64, 128, 256]
     assert set(check["parts"]) == {"embedding", "first attention", "first MLP", "last attention", "last MLP", "logits"}
+
+
+def test_a_larger_model_that_is_worse_is_told(danlu: Call, small: Path, large: Path) -> None:
+    write(small, tree(512, 2e-3), loss=9.0)
+    notes = json.loads(danlu("plan", large, "--from-runs", f"{small}/small-*", "--json")[1])["notes"]
+    assert sum("end with a higher loss than" in note for note in notes) == 3
+
+
+def test_a_size_that_always_diverged_says_nothing(danlu: Call, small: Path, large: Path) -> None:
+    for rate in RATES:
+        write(small, tree(32, rate), done=20, stop=True)
+    answer = json.loads(danlu("plan", large, "--from-runs", f"{small}/small-*", "--json")[1])
+    assert (answer["runs"], len(answer["sizes"])) == (15, 3)

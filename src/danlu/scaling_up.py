@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from danlu import small_runs
@@ -22,6 +23,8 @@ SWEEP = 3
 """Learning rates that a size must have been run with for one of them to be called the best."""
 FAR = 30
 """Times the largest run, in parameters or tokens, from which on an answer says that it is a long way."""
+WORSE = 1.01
+"""Times the loss of a smaller model of as many tokens, from which on a larger one was not trained well."""
 REPEATED = 4
 """Epochs from which on repeated tokens are worth less than new ones (Muennighoff et al. 2023, arXiv:2305.16264)."""
 
@@ -37,11 +40,11 @@ def scale_up(recipe: Recipe, patterns: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"--from-runs: no run is over ({notes[0]})")
     notes += small_runs.check_family(runs, recipe)
     shape = resolve_shape(recipe, None)
-    finite = [run for run in runs if run.loss < float("inf")]
+    finite = [run for run in runs if _sound(run)]
     law = fit(_points(finite))
     batch = _batch(finite)
     parameters = parameter_parts(shape).non_embedding
-    found = _sizes([run for run in runs if run.recipe.train.global_batch == batch])
+    found = _sizes(runs, batch)
     mup = recipe.model.mup is not None
     swept = [AtSize(each["parameters"], each["best"]) for each in found if each["best"] is not None]
     rate = carried(swept, parameters, transfers=mup) if swept else None
@@ -81,19 +84,26 @@ def _batch(runs: Sequence[SmallRun]) -> int:
     return best.recipe.train.global_batch
 
 
-def _sizes(runs: Sequence[SmallRun]) -> list[dict[str, Any]]:
-    """Each size with its best learning rate, of the longest runs that are a sweep; None where none are."""
+def _sizes(runs: Sequence[SmallRun], batch: int) -> list[dict[str, Any]]:
+    """Each size that did not always diverge, with its best learning rate: of the longest runs of that batch that are a sweep."""
     by_size: dict[int, list[SmallRun]] = defaultdict(list)
     for run in runs:
         by_size[run.parameters].append(run)
-    return [_size(parameters, each) for parameters, each in sorted(by_size.items())]
+    return [_size(parameters, each, batch) for parameters, each in sorted(by_size.items()) if any(map(_sound, each))]
 
 
-def _size(parameters: int, runs: Sequence[SmallRun]) -> dict[str, Any]:
+def _sound(run: SmallRun) -> bool:
+    return math.isfinite(run.loss)
+
+
+def _size(parameters: int, runs: Sequence[SmallRun], batch: int) -> dict[str, Any]:
     by_length: dict[int, list[SmallRun]] = defaultdict(list)
     for run in runs:
-        by_length[run.tokens].append(run)
-    sweeps = [each for _, each in sorted(by_length.items()) if len({run.rate for run in each}) >= SWEEP]
+        if run.recipe.train.global_batch == batch:
+            by_length[run.tokens].append(run)
+    sweeps = [
+        each for _, each in sorted(by_length.items()) if len({run.rate for run in each}) >= SWEEP and any(map(_sound, each))
+    ]
     best = best_rate([Swept(run.rate, run.loss) for run in sweeps[-1]]) if sweeps else None
     return {"parameters": parameters, "runs": len(runs), "loss": min(run.loss for run in runs), "best": best}
 
@@ -122,6 +132,10 @@ def _patch(recipe: Recipe, batch: int, rate: Best | None) -> dict[str, Any]:
 def _notes(
     runs: Sequence[SmallRun], found: Sequence[dict[str, Any]], parameters: int, tokens: int, mup: bool, rate: Best | None
 ) -> Iterator[str]:
+    for small, large in combinations(_points(runs), 2):
+        if small.tokens == large.tokens and large.loss > WORSE * small.loss:
+            sizes = f"{count(large.parameters)} parameters end with a higher loss than {count(small.parameters)}"
+            yield f"{sizes} on as many tokens: a law says otherwise, so look at their learning rate and at how long they train"
     if len({run.tokens for run in runs}) == 1:
         yield "all runs have as many tokens, so that what tokens are worth is not known from them"
     for what, here, most in (

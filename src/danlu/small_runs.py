@@ -102,15 +102,15 @@ def _read(run: RunFolder) -> SmallRun | str:
         raise UserError(f"{run.path / 'shape.json'}: damaged ({error.errors()[0]['msg']}); leave the run out") from None
     steps, losses = store.series(run.metrics, "train/loss")
     index = run.read("data/index.json") or {}
-    if any(event.kind == "stop" for event in store.events(run.metrics)) or (losses.size and not math.isfinite(losses[-1])):
-        return SmallRun(run.path, recipe, shape, math.inf, recipe.data.validation_fraction > 0, index)
     done = int(steps[-1]) if steps.size else 0
-    if done < recipe.train.steps:
-        return f"{done} of {recipe.train.steps} steps are done, and only at the end of its schedule a loss counts"
     when, validated = store.series(run.metrics, "validation/loss")
-    if when.size and when[-1] == recipe.train.steps:
-        return SmallRun(run.path, recipe, shape, float(validated[-1]), True, index)
-    return SmallRun(run.path, recipe, shape, float(losses[-RECENT_STEPS:].mean()), False, index)
+    held_out = bool(when.size and when[-1] == recipe.train.steps)
+    if done == recipe.train.steps:
+        loss = float(validated[-1] if held_out else losses[-RECENT_STEPS:].mean())
+        return SmallRun(run.path, recipe, shape, loss if math.isfinite(loss) else math.inf, held_out, index)
+    if {"stop", "skipped_step"} <= {event.kind for event in store.events(run.metrics) if event.step == done}:
+        return SmallRun(run.path, recipe, shape, math.inf, recipe.data.validation_fraction > 0, index)
+    return f"{done} of {recipe.train.steps} steps are done, and only at the end of its schedule a loss counts"
 
 
 def check_family(runs: Sequence[SmallRun], target: Recipe) -> list[str]:
