@@ -174,7 +174,7 @@ FULL = (
     *("one mb2 drop", "one full drop", "one mb2 empty"),
     *("one disk", "one disk tied mb2", "one disk bf16 full"),
     # Two
-    *("d2 disk", "d2 z1 disk mb2", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
+    *("d2 disk", "d2 z1 disk mb2", "d2 z1 disk mb2 mup", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
     *("d2 z3 disk shards even", "t2 sp disk", "p2 mb2 disk tied", "d2 z3 disk shards fp16"),
     *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
     *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
