@@ -208,7 +208,7 @@ def test_the_coordinate_check(danlu: Call, large: Path) -> None:
     )
     code, out, _ = danlu("plan", large, "--coordinate-check", *fast)
     assert code == 0 and out.startswith("flat ")
-    check = json.loads(danlu("plan", large, "--coordinate-check", *fast, "model.mup=null", "--json")[1])
+    check = json.loads(danlu("plan", large, "--coordinate-check", *fast, "model.mup=null", "train.dropout=0.1", "--json")[1])
     assert not check["flat"] and not check["mup"] and check["worst_growth"] > 0.4
     assert check["widths"] == [32, 64, 128, 256]
     assert set(check["parts"]) == {"embedding", "first attention", "first MLP", "last attention", "last MLP", "logits"}

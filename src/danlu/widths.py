@@ -77,9 +77,10 @@ def _or_none(shape: ModelShape, factor: float) -> ModelShape | None:
 
 
 def _alone(recipe: Recipe) -> Recipe:
-    """For one process, whole batches and short samples."""
+    """For one process in FP32, whole batches and short samples, without what would add noise or take time to compile."""
     data = recipe.data.model_copy(update={"sequence_length": min(recipe.data.sequence_length, SEQUENCE)})
-    return recipe.model_copy(update={"parallel": ParallelSection(), "memory": MemorySection(), "data": data})
+    train = recipe.train.model_copy(update={"dropout": 0.0, "compile": False, "precision": "fp32"})
+    return recipe.model_copy(update={"parallel": ParallelSection(), "memory": MemorySection(), "data": data, "train": train})
 
 
 def lines(check: dict[str, Any]) -> list[str]:
