@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-parallel benchmark-checkpoint benchmark-memory peers benchmark-curate clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -75,6 +75,9 @@ doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDE
 
 benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 16,384 devices, 8 B on 8; JSON=FILE keeps them
 	$(BIN)/python benchmarks/plan_search.py $(WRITE)
+
+benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with µP and without; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/mup.py $(WRITE)
 
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

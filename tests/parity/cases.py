@@ -36,6 +36,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "mistral": {"family": "mistral", "sliding_window": 5},
     "qwen2": {"family": "qwen2", "qkv_bias": True, "tied_embeddings": True},
     "qwen3": {"family": "qwen3", "qk_norm": True, "head_size": 16},
+    # A learning rate for every kind of tensor, the last norm's and the queries' among them.
+    "mup": {"mup": {"base_hidden_size": 8, "base_head_size": 4}, "qkv_bias": True, "output_bias": True},
+    "muptied": {"mup": {"base_hidden_size": 8, "base_head_size": 4}, "tied_embeddings": True},
 }
 BATCHES = {
     "packed": "two documents a sample; some positions, and all of one sample, are not supervised",
@@ -149,7 +152,7 @@ QUICK = (
     "d4 z1",
     "d4 z3 half",
     "d2 t2 z2",
-    "d2 p2 mb2 tied",
+    "d2 p2 mb2 muptied",
     "t2 p2 mb4 qwen3",
     "t2 p2 sp mb4 qwen2",
     "p4 mb2 tied",
@@ -171,7 +174,7 @@ FULL = (
     *("one mb2 drop", "one full drop", "one mb2 empty"),
     *("one disk", "one disk tied mb2", "one disk bf16 full"),
     # Two
-    *("d2 disk", "d2 z1 disk mb2", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
+    *("d2 disk", "d2 z1 disk mb2", "d2 z1 disk mb2 mup", "d2 z2 disk", "d2 z3 disk", "d2 z3 shards", "d2 z3 disk shards full"),
     *("d2 z3 disk shards even", "t2 sp disk", "p2 mb2 disk tied", "d2 z3 disk shards fp16"),
     *("d2", "d2 half", "d2 nomask", "d2 mb1", "d2 z1", "d2 z1 mb2", "d2 z2 mb1", "d2 z3", "d2 z3 tied mb2"),
     *("d2 z3 full qwen2", "d2 bf16", "d2 z3 bf16 mb2"),
@@ -186,6 +189,7 @@ FULL = (
     # Four
     *QUICK,
     *("d4 half mb1", "d4 z2 qwen2", "d4 z3 tied full", "d2 t2 selective", "d2 t2 z2 mb2"),
+    *("d2 t2 z2 mup", "t2 p2 sp mb4 mup", "d2 p2 z3 mb2 muptied", "d2 p2 mb2 tied"),
     *("t2 p2 sp mb2 qwen2", "t4 sp wide", "t4 wide", "t4 widetied selective", "p4 mb1 wide", "d2 t2 tied"),
     *("d2 t2 z1 biases", "d2 t2 sp z3 mb2 qwen3", "d2 p2 z1 mb1 half", "d2 p2 z3 mb2 tied full", "t2 p2 il mb4 tied"),
     *("t2 p2 sp il mb2 selective", "d2 t2 z3 bf16", "d2 t2 fp16", "d2 p2 z3 mb2 fp16", "t2 p2 sp mb2 bf16"),
@@ -219,6 +223,7 @@ FULL_MOVES = (
     ("d8 z3 b24", "d3 z1 b24"),
     ("d2 t2 p2 sp z3 il mb2 qwen2", "t2 sp qwen2"),
     ("d2 t4 z3 sp wide", "p2 il mb2 wide"),
+    ("t2 p2 mb4 muptied", "d2 z3 muptied"),
     ("t4 wide", "p4 mb2 wide"),
     ("d2 p2 z3 il mb2 tied", "t2 sp tied"),
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),

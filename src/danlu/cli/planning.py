@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from danlu.cli import scaling
 from danlu.cli.common import JSON, OVERRIDES, note, print_json
 
 
 @click.command()
 @click.argument("what", metavar="RECIPE|RUN|config.json|PRESET")
 @OVERRIDES
-@click.option("--hardware", required=True, metavar="NAME|FILE", help="A device, such as h100-80gb, or its own YAML file.")
+@click.option("--hardware", metavar="NAME|FILE", help="A device, such as h100-80gb, or its own YAML file.")
 @click.option("--devices", type=click.IntRange(1), help="Default: the recipe's processes, else one machine.")
 @click.option("--sequence", type=click.IntRange(1), help="Without a recipe: tokens a sample.")
 @click.option("--global-batch", type=click.IntRange(1), help="Without a recipe: samples a step.")
@@ -23,15 +24,19 @@ from danlu.cli.common import JSON, OVERRIDES, note, print_json
 @click.option("--sweep", metavar="SETTING=A,B,C", help="Tabulate devices, hardware, sequence, global_batch or micro_batch.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with the memory of every stage and the schedule.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the pipeline schedule of the best plan as SVG.")
+@click.option("--from-runs", multiple=True, metavar="RUN|GLOB", help="Predict loss and learning rate from runs of small sizes.")
+@click.option("--coordinate-check", is_flag=True, help="Train a few steps at several widths: does what they change grow?")
 @JSON
 def plan(
     what: str,
     overrides: tuple[str, ...],
-    hardware: str,
+    hardware: str | None,
     devices: int | None,
     sweep: str | None,
     html: Path | None,
     timeline: Path | None,
+    from_runs: tuple[str, ...],
+    coordinate_check: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -44,7 +49,16 @@ def plan(
       danlu plan recipes/quickstart.yaml --hardware cpu
       danlu plan llama-3.1-8b --hardware h100-80gb --devices 8 --html plan.html
       danlu plan llama-3.1-8b --hardware h100-80gb --sweep devices=8,16,32
+      danlu plan large.yaml --from-runs 'runs/small-*'
     """
+    if from_runs or coordinate_check:
+        _no_layout({"hardware": hardware, "devices": devices, "sweep": sweep, "html": html, "timeline": timeline, **given})
+        if from_runs and coordinate_check:
+            raise click.UsageError("--from-runs and --coordinate-check answer two questions: ask one at a time")
+        scaling.from_runs(what, overrides, from_runs, as_json) if from_runs else scaling.coordinates(what, overrides, as_json)
+        return
+    if hardware is None:
+        raise click.UsageError("--hardware is missing: name a device, such as h100-80gb, or cpu for this machine's kind")
     from danlu.plan import outcome, verdict
     from danlu.plan import sweep as sweeps
     from danlu.plan.hardware import load
@@ -67,6 +81,12 @@ def plan(
     else:
         click.echo("\n".join(verdict.lines(found, shutil.get_terminal_size((100, 24)).columns)))
     _write(found, html, timeline)
+
+
+def _no_layout(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} plans a layout, which --from-runs and --coordinate-check do not")
 
 
 def _write(found: Any, html: Path | None, timeline: Path | None) -> None:

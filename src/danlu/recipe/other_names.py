@@ -82,6 +82,8 @@ OTHER_NAMES: dict[str, OtherName] = {
     "beta1": _to("train.optimizer.betas", note=_BETA),
     "beta2": _to("train.optimizer.betas", note=_BETA),
     "adam_epsilon": _to("train.optimizer.epsilon"),
+    "use_mup": _to("model.mup", note="a section: base_hidden_size"),
+    "mup_base_hidden_size": _to("model.mup.base_hidden_size"),
     "adam_eps": _to("train.optimizer.epsilon"),
     "eps": _to("train.optimizer.epsilon"),
     "lr_scheduler_type": _to("train.schedule.name"),

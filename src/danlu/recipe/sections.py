@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from danlu.model.mup import Mup
 from danlu.model.shape import Architecture
 
 RESUMABLE: dict[str, Any] = {"resumable": True}
@@ -38,6 +39,10 @@ class ModelSection(Architecture):
     hidden_size: int | None = Field(None, gt=0, description="Width of the residual stream.")
     ffn_size: int | None = Field(None, gt=0, description="Width of one MLP matrix.")
     heads: int | None = Field(None, gt=0, description="Query heads.")
+    mup: Mup | None = Field(
+        None,
+        description="Maximal update parametrisation, by which the best learning rate is the same at every width; null: off.",
+    )
 
 
 class Source(Section):

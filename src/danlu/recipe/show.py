@@ -98,6 +98,7 @@ def _fixed(section: BaseModel, above: Path = ()) -> Iterator[tuple[Path, object]
     if isinstance(section, ModelSection):
         fields = shape_fields(section, _preset(section))
         yield (*above, "hugging_face"), section.hugging_face
+        yield (*above, "mup"), _plain(section.mup)
         for name in SHAPE_FIELDS:
             absent = None if section.hugging_face else _declared(name)
             yield (*above, name), _plain(fields.get(name, absent))

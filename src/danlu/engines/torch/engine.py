@@ -43,6 +43,7 @@ from danlu.engines.torch.snapshot import (
 from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
+from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -78,7 +79,8 @@ class TorchEngine:
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
-        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload)
+        rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
+        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
 
@@ -114,7 +116,7 @@ class TorchEngine:
         for name, parameter in self.parameters.items():
             source = EMBEDDING if self.shape.tied_embeddings and name == HEAD else name
             random = torch.Generator().manual_seed(_seed(self.recipe.train.seed, source))
-            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source), generator=random)
+            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source, self.recipe.model.mup), generator=random)
             fill(parameter, whole)
 
     @torch.no_grad()

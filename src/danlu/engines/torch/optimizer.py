@@ -49,11 +49,17 @@ class Optimizer:
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], shadows: set[str], recipe: Recipe, layout: Layout, offload: Path | None
+        self,
+        parameters: Mapping[str, Tensor],
+        shadows: set[str],
+        recipe: Recipe,
+        layout: Layout,
+        offload: Path | None,
+        rates: Mapping[str, float],
     ) -> None:
         """``shadows`` are second copies of a parameter (tied embeddings on two pipeline ranks), which the norm counts once.
 
-        ``offload`` is where what the recipe offloads to disk goes.
+        ``offload`` is where what the recipe offloads to disk goes; ``rates`` are what each one's learning rate is multiplied by.
         """
         settings = recipe.train.optimizer
         self.parameters, self.shadows, self.layout = dict(parameters), shadows, layout
@@ -65,10 +71,11 @@ class Optimizer:
         groups: dict[Any, list[Tensor]] = defaultdict(list)
         for name, parameter in parameters.items():
             layer = name.partition("layers.")[2].partition(".")[0] or name
-            groups[layer if away else None, parameter.ndim >= 2, _mesh(parameter)].append(parameter)
+            groups[layer if away else None, parameter.ndim >= 2, rates[name], _mesh(parameter)].append(parameter)
         options = [
-            {"params": group, "weight_decay": settings.weight_decay if matrix else 0.0}
-            for (_, matrix, _), group in groups.items()
+            # What decays a weight in a step is learning rate x weight decay, which is to be the same for all.
+            {"params": group, "rate": rate, "weight_decay": settings.weight_decay / rate if matrix else 0.0}
+            for (_, matrix, rate, _), group in groups.items()
         ]
         first, second = settings.betas
         common: dict[str, Any] = {
@@ -96,7 +103,7 @@ class Optimizer:
         The gradients are freed in any case.
         """
         for group in self.adamw.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["rate"]
         norm = self._global_norm() / self.loss_scale
         skipped = None
         if loss_is_finite and math.isfinite(norm):
