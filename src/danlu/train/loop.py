@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,47 +16,21 @@ from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
-from danlu.model.counts import flops_per_token, parameter_count, state_bytes
+from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
-from danlu.recipe import Recipe, ignored
+from danlu.recipe import Recipe
 from danlu.train import checkpoint, replicas
+from danlu.train.header import header_rows
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
-from danlu.train.room import no_disk
+from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
-from danlu.watch.format import bytes_text, count, duration
+from danlu.watch.format import count, duration
 from danlu.watch.store import Recorder
-
-RECENT_STEPS = 20
-"""Steps whose mean loss is held against a validation loss; that of a single batch says as much of the batch as of the model."""
-
-
-@dataclass
-class Position:
-    """Where a run stands; saved with every checkpoint and enough to go on bit for bit. Losses in nats a token."""
-
-    step: int = 0
-    """Optimizer steps done; also the position in the data, whose order is a function of (seed, step)."""
-    first_loss: float | None = None
-    """Of the first step whose loss was finite."""
-    recent_losses: list[float] = field(default_factory=list)
-    """The last finite ones, RECENT_STEPS at most, the newest at the end."""
-    validation_loss: float | None = None
-    validation_ratio: float | None = None
-    """The last validation loss / the mean of the recent losses at that time."""
-    non_finite: int = 0
-    """Non-finite steps in a row."""
-    tokens: int = 0
-    """Tokens that went through the training steps."""
-    step_seconds: float = 0.0
-    """Time spent in steps; validations and checkpoints are no part of it."""
-    peak: float | None = None
-    """Matmul peak in FLOP/s: the largest seen on peak_device, since load lowers what is measured; None: not known there."""
-    peak_device: str | None = None
 
 
 def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared, folder: Path, stream: TextIO) -> dict[str, Any]:
@@ -179,38 +153,8 @@ class _Session:
             self.event("warning", warning)
 
     def header_rows(self) -> list[tuple[str, str]]:
-        """What a person wants to know before the first step."""
-        recipe, steps = self.recipe, self.recipe.train.steps
-        tokens, total = self.prepared.train.tokens, self.step_tokens * steps
-        batch = f"{recipe.train.global_batch} samples of {recipe.data.sequence_length} tokens"
-        if recipe.accumulation > 1:
-            batch += f", in {recipe.accumulation} micro-batches of {recipe.micro_batch}"
-        parameters = count(parameter_count(self.shape))
-        peak = "" if self.position.peak is None else f", matmul peak {self.position.peak / 1e9:,.0f} GFLOP/s"
-        rows = [
-            ("model", f"{self.shape.family}, {parameters} parameters, vocabulary {self.shape.vocab_size:,}"),
-            ("data", f"{count(tokens)} training tokens; {count(total)} to train on ({total / tokens:.2f} epochs)"),
-            ("batch", batch),
-            ("device", f"{self.engine.device}, {recipe.train.precision}{peak}"),
-            ("folder", str(self.folder)),
-        ]
-        parallel = recipe.parallel
-        if parallel.processes > 1:
-            degrees = {"data": parallel.data, "tensor": parallel.tensor, "pipeline": parallel.pipeline}
-            layout = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-            rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
-        if self.position.step:
-            rows.append(("resumed", f"after step {self.position.step} of {steps}"))
-        rows += [("ignored", setting) for setting in ignored(recipe, self.engine.device)]
-        rows += [("warning", warning) for warning in self.warnings]
-        if warning := no_disk(recipe, self.folder):
-            rows.append(("warning", warning))
-        size = state_bytes(self.shape)
-        to_come = recipe.checkpoint.keep + 1 - len(list(self.checkpoints.glob("step-*")))  # one is written before one is deleted
-        wanted = (size.weights + size.optimizer) * max(to_come, 1)
-        if (free := probes.disk_free_bytes(self.folder)) < wanted:
-            rows.append(("warning", f"{bytes_text(free)} of disk free, but the checkpoints to come need {bytes_text(wanted)}"))
-        return rows
+        """What is printed before the first step."""
+        return header_rows(self.recipe, self.shape, self.prepared, self.position, self.engine.device, self.folder, self.warnings)
 
     def check_replicas(self) -> None:
         """RunStopped: what ranks should hold alike is no longer the same bits. Nothing is saved, since it may be ruined."""
@@ -363,14 +307,10 @@ class _Session:
         loss = total / tokens
         position.validation_loss = loss
         values = {"validation/loss": loss}
-        if (recent := self._recent_loss()) is not None:
+        if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
         self._record(values)
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
-
-    def _recent_loss(self) -> float | None:
-        losses = self.position.recent_losses
-        return sum(losses) / len(losses) if losses else None
 
     def _save(self, background: bool) -> None:
         """Amid non-finite steps only what is new is saved, and nothing older goes: what they began from may be ruined already."""
@@ -421,32 +361,9 @@ class _Session:
             self.recorder.scalars(self.position.step, values)
 
     def summary(self) -> dict[str, Any]:
-        """The run in one flat object. Losses in nats a token; speed in the steps alone, since the first start of the run."""
-        position = self.position
-        validation = position.validation_loss
-        return {
-            "name": self.recipe.name,
-            "steps": position.step,
-            "parameters": parameter_count(self.shape),
-            "tokens": position.tokens,
-            "first_loss": position.first_loss,
-            "last_loss": position.recent_losses[-1] if position.recent_losses else None,
-            "recent_loss": self._recent_loss(),
-            "last_validation_loss": validation if validation is not None and math.isfinite(validation) else None,
-            "tokens_per_second": position.tokens / position.step_seconds if position.step_seconds else None,
-        }
+        """The run in one flat object."""
+        return summary(self.position, self.recipe, self.shape)
 
     def summary_rows(self) -> list[tuple[str, str]]:
-        """The same for a person, when the run ends before its last step."""
-        summary, steps = self.summary(), self.recipe.train.steps
-        rows = [("stopped", f"after {summary['steps']} of {steps} steps, {count(summary['tokens'])} tokens")]
-        if summary["first_loss"] is not None:
-            recent = f"{summary['recent_loss']:.3f} in the mean of the last {len(self.position.recent_losses)}"
-            rows.append(("loss", f"{summary['first_loss']:.3f} at the first step, {recent}"))
-        if summary["last_validation_loss"] is not None:
-            rows.append(("validation", f"loss {summary['last_validation_loss']:.3f} on text held out"))
-        if summary["tokens_per_second"] is not None:
-            rows.append(("speed", f"{summary['tokens_per_second']:,.0f} tokens/s in the steps"))
-        newest = "none yet" if self.saved is None else f"after step {self.saved}"
-        rows.append(("checkpoint", newest))
-        return rows
+        """The same for a person."""
+        return summary_rows(self.position, self.summary(), self.recipe.train.steps, self.saved)
