@@ -15,7 +15,7 @@ from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.tensor import DTensor
 
-from danlu.engines.torch import loss, offload, parallelise, pipeline, recompute, tensor_parallel
+from danlu.engines.torch import engine, loss, offload, parallelise, pipeline, recompute, tensor_parallel
 from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.layout import Layout
@@ -94,13 +94,13 @@ def _local_norm() -> AbstractContextManager[Any]:
 
 def _layer_twice() -> AbstractContextManager[Any]:
     """The first stage ends a layer too late: two stages have it."""
-    honest = pipeline.split_layers
+    honest = engine.split_layers
 
     def wrong(shape: Any, stages: int) -> list[range]:
         first, *rest = honest(shape, stages)
         return [range(first.start, first.stop + 1), *rest]
 
-    return patch.object(pipeline, "split_layers", wrong)
+    return patch.object(engine, "split_layers", wrong)
 
 
 def _first_row() -> AbstractContextManager[Any]:

@@ -85,7 +85,7 @@ class Engine:
     """The memory that its benchmarks print is that of the first device, not the largest."""
 
 
-DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, half_copy=True, logits=())
+DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, logits=())
 MEGATRON = Engine(
     "megatron",
     flash_attention=False,

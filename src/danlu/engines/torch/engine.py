@@ -26,7 +26,7 @@ from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED
 from danlu.engines.torch.meter import metered
 from danlu.engines.torch.optimizer import Optimizer
-from danlu.engines.torch.parallelise import parallelise
+from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
@@ -45,6 +45,7 @@ from danlu.errors import UserError
 from danlu.model.initialisation import initial
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
+from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
 
 PEAK_SECONDS = 0.3
@@ -64,10 +65,11 @@ class TorchEngine:
         self.dtype = DTYPES[recipe.train.precision]
         self._exact = False
         torch.manual_seed(recipe.train.seed)
-        self.layout = Layout.start(recipe, self._device)
+        self.layout = self._join()
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
         offload = Path(recipe.memory.offload_folder or scratch or tempfile.gettempdir()).expanduser()
-        self.stages = parallelise(shape, recipe, self.layout, self._device, offload)
+        self.stages = parallelise(shape, recipe, self.layout, self._device, self._ranges())
+        self._allocate(offload)
         self.pipeline: Pipeline | None = None
         if self.layout.pipeline > 1:
             if self.dtype != torch.float32:  # the schedule calls the stages, and backward passes between them
@@ -83,6 +85,17 @@ class TorchEngine:
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
+
+    def _join(self) -> Layout:
+        """This process's place among those that a launcher started."""
+        return Layout.start(self.recipe, self._device)
+
+    def _ranges(self) -> list[range]:
+        """Which layers are on which stage of the pipeline."""
+        return split_layers(self.shape, self.recipe.parallel.pipeline * self.recipe.parallel.stages_a_rank)
+
+    def _allocate(self, offload: Path) -> None:
+        allocate(self.stages, self.shape, self.recipe, self._device, offload)
 
     @property
     def model(self) -> CausalLM:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,7 @@ class Layout:
     mesh: DeviceMesh | None = None
 
     @classmethod
-    def start(cls, recipe: Recipe, device: torch.device) -> Layout:
+    def start(cls, recipe: Recipe, device: torch.device) -> Self:
         """Join the process group that the launcher's environment describes. UserError: another number of processes."""
         parallel = recipe.parallel
         world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -48,6 +48,12 @@ class Layout:
             timeout = timedelta(seconds=PATIENCE * recipe.watch.hang_seconds)
             # Shards in host memory are gathered and measured by gloo also beside a GPU.
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=timeout)
+        return cls.over(recipe, device)
+
+    @classmethod
+    def over(cls, recipe: Recipe, device: torch.device) -> Self:
+        """The layout of the processes of the group that this one is in."""
+        parallel = recipe.parallel
         replicate, shard = (parallel.data, 1) if parallel.zero_stage == 0 else (1, parallel.data)
         sizes = (parallel.pipeline, replicate, shard, parallel.tensor)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))

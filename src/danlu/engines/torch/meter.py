@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _PARAMETERS, _GATHERED, _CASTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _TEMPORARIES = MEMORY_KINDS
 _HALF = (torch.bfloat16, torch.float16)
+_PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
 
 
 @dataclass(eq=False)
@@ -53,6 +55,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive: dict[int, tuple[_Record, Any]] = {}
         """By the address of the storage; the weak reference tells its end."""
         self.events, self.backward = 0, False
+        self.turns: list[int] = []
+        """Events at which a forward pass, a backward pass or the update has begun."""
 
     def __enter__(self) -> Meter:
         self.note(self.engine.parameters.values(), _PARAMETERS)
@@ -68,7 +72,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.note(_moments(self.engine), _OPTIMIZER)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
+        if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # a DTensor first becomes its local tensors, whose operators come here
         self._enter(torch._C._current_graph_task_id() != -1)
         for tensor in _plain(args, kwargs):
@@ -97,15 +101,19 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._end(record)
         self._begin(storage, record.kind, reference)
 
-    def result(self) -> dict[str, int]:
-        """See ``Engine.metered_step``."""
+    def held(self) -> Any:
+        """Bytes alive after every event, (kinds, events)."""
         deltas = np.zeros((len(MEMORY_KINDS), self.events + 1), dtype=np.int64)
         for record in self.records:
             row = MEMORY_KINDS.index(record.kind)
             deltas[row, record.born] += record.bytes
             if record.died is not None:
                 deltas[row, record.died] -= record.bytes
-        held = deltas.cumsum(axis=1)
+        return deltas.cumsum(axis=1)
+
+    def result(self) -> dict[str, int]:
+        """See ``Engine.metered_step``."""
+        held = self.held()
         moment = int(held.sum(axis=0).argmax())
         found = {"peak": int(held[:, moment].sum())}
         found |= {kind: int(held[row].max()) for row, kind in enumerate(MEMORY_KINDS)}
@@ -118,6 +126,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for record, _ in self.alive.values():
                 if record.forward and record.kind == _TEMPORARIES:
                     record.kind = _ACTIVATIONS
+        if backward != self.backward:
+            self.turns.append(self.events)
         self.backward = backward
 
     def _seen(self, tensor: Tensor) -> _Record | None:
@@ -195,7 +205,7 @@ def random_batch(recipe: Recipe) -> dict[str, Tensor]:
 
 
 def _plain(*trees: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(trees) if type(leaf) in (Tensor, torch.nn.Parameter)]
+    return [leaf for leaf in tree_leaves(trees) if type(leaf) in _PLAIN]
 
 
 def _moments(engine: TorchEngine) -> list[Tensor]:

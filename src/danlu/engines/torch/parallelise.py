@@ -15,19 +15,20 @@ from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device, offload: Path) -> list[CausalLM]:
-    """This process's part of the model, with storage but without values: one module, or its pipeline stages.
+def parallelise(
+    shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device, ranges: list[range]
+) -> list[CausalLM]:
+    """This process's part of the model, without storage yet: one module, or its pipeline stages.
 
-    ``offload`` is where parameters go that the recipe offloads to disk.
+    ``ranges`` are the layers of every stage of the pipeline.
 
     The order matters: the pipeline decides which layers are here; tensor parallelism splits their matrices; recomputation wraps
     what is left of each layer; compilation sees all of that; sharding comes last, since it hooks into the finished modules.
     """
     parallel = recipe.parallel
-    place = parameters_place(recipe, device)
     with torch.device("meta"):
         whole = CausalLM(shape)
-    stages = pipeline.cut(whole, shape, layout, parallel.stages_a_rank) if layout.pipeline > 1 else [whole]
+    stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
             tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
@@ -39,7 +40,17 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
         if recipe.train.compile:
             _compile(stage, whole=layout.mesh is None)
         if layout.data > 1:
-            shard.apply(stage, layout, parallel.zero_stage, on_host=place != "none")
+            shard.apply(stage, layout, parallel.zero_stage, on_host=parameters_place(recipe, device) != "none")
+    return stages
+
+
+def allocate(stages: list[CausalLM], shape: ModelShape, recipe: Recipe, device: torch.device, offload: Path) -> None:
+    """Give parameters storage, but no values, on the device or where the recipe offloads them to.
+
+    ``offload`` is the folder for those that go to disk.
+    """
+    place = parameters_place(recipe, device)
+    for stage in stages:
         if place == "none":
             stage.to_empty(device=device)
         else:
@@ -47,7 +58,6 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
         shard.use_replicas_in_place(stage)
         stage.tie()  # to_empty gives every module a tensor of its own
         stage.model.set_frequencies(shape)
-    return stages
 
 
 def _compile(stage: CausalLM, whole: bool) -> None:

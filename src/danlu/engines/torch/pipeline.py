@@ -19,12 +19,10 @@ from danlu.engines.base import Batch
 from danlu.engines.torch.decoder import Cache, CausalLM
 from danlu.engines.torch.layout import Layout
 from danlu.model.shape import ModelShape
-from danlu.model.stages import split_layers
 
 
-def cut(whole: CausalLM, shape: ModelShape, layout: Layout, stages_a_rank: int) -> list[CausalLM]:
-    """This rank's stages of a model that has no storage yet."""
-    ranges = split_layers(shape, layout.pipeline * stages_a_rank)
+def cut(whole: CausalLM, ranges: list[range], layout: Layout) -> list[CausalLM]:
+    """This rank's stages of a model that has no storage yet; ``ranges`` are the layers of all stages."""
     return [_stage(whole, ranges, number) for number in range(layout.pipeline_rank, len(ranges), layout.pipeline)]
 
 
@@ -51,7 +49,7 @@ class Pipeline:
         numbers = range(layout.pipeline_rank, self.total, layout.pipeline)
         self.first, self.last = numbers[0] == 0, numbers[-1] == self.total - 1
         group = layout.group("pipeline")
-        wrapped: list[Any] = [
+        self.wrapped = wrapped = [
             PipelineStage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)
         ]
         # The stage that ends in the loss returns it; gradients are not divided, since every micro-batch carries its own weight.
