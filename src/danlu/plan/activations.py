@@ -99,4 +99,5 @@ def _kept(job: Job, tensors: _Tensors) -> float:
     if kind == "alternate":  # of q, k, v, o, gate, up, down every second one from q on; what the collectives return stays, too
         collected = 2 * residual if t > 1 else 0.0
         return job.residual_bytes + w * (collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
-    return job.residual_bytes + w * (tokens * (query + 2 * kv + gates * ffn) + 2 * residual + tokens * query)
+    # Of a row-split product what is kept is the product, whole along the sequence, and not its sum over the tensor ranks.
+    return job.residual_bytes + w * tokens * (query + 2 * kv + gates * ffn + 2 * one.hidden + query)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,8 +37,9 @@ from danlu.plan.job import Job
 from danlu.plan.request import recipe_fields
 from danlu.recipe import Recipe
 
-DEPTH = 3
-"""Layers of the shallower of the two runs that are extrapolated: what is fetched ahead and let go behind has its full extent."""
+DEPTH, DEEPER = 4, 2
+"""Layers of the shallower of the two runs that are extrapolated, and how many more the other has: enough for what is fetched
+ahead and let go behind to have its full extent."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
     sizes = job.stages[rank]
     step = job.recompute_every if job.recompute != "none" else 1
     left_out = 0 if whole else (min(sizes) - DEPTH) // step * step
-    if left_out < 2 * step:
+    if left_out <= DEEPER * step:
         return _measured(_curve(job, shape, rank, 0))
-    low, high = _curve(job, shape, rank, left_out), _curve(job, shape, rank, left_out - step)
-    return _measured(low + (high - low) * (left_out // step))
+    low, high = _curve(job, shape, rank, left_out), _curve(job, shape, rank, left_out - DEEPER * step)
+    return _measured(low + (high - low) * left_out // (DEEPER * step))
 
 
 def _curve(job: Job, shape: ModelShape, rank: int, left_out: int) -> Any:
@@ -87,6 +89,7 @@ def _curve(job: Job, shape: ModelShape, rank: int, left_out: int) -> Any:
                 batch = random_batch(recipe)
                 _as_after_a_step(engine)
                 with metered(engine) as meter:
+                    engine.mark_with(meter)
                     engine.train_step(batch, 1e-4)
                 return _parts(meter, engine)
     finally:
@@ -99,13 +102,16 @@ def _parts(meter: Meter, engine: _Engine) -> Any:
     activations = held[MEMORY_KINDS.index("activations")]
     states = [_bytes(engine.parameters.values()), engine.gradients, _bytes(engine.moments())]
     rows = []
-    # Within a pass memory rises or falls from layer to layer, so that the most is near one of its ends.
-    turns = [0, *meter.turns, held.shape[1]]
-    ends = [0, *(end for a, b in zip(turns, turns[1:], strict=False) for end in ((a + b) // 2, b))]
-    for begin, end in zip(ends, ends[1:], strict=False):
-        part = held[:, begin : max(end, begin + 1)]
-        most = begin + int(part.sum(axis=0).argmax())
-        rows.append([*states, activations[begin : max(end, begin + 1)].max(), *held[:, most]])
+    marks = [0, *engine.marks, held.shape[1]]
+    backward = [next((turn for turn in meter.turns if a < turn < b), b) for a, b in pairwise(marks)]
+    # In between memory rises or falls from layer to layer, so that the most is near one of the ends.
+    edges = sorted([*marks, *backward])
+    ends = [0, *(end for a, b in pairwise(edges) for end in ((a + b) // 2, b))]
+    for begin, end in pairwise(ends):
+        begin = min(begin, held.shape[1] - 1)
+        part = slice(begin, max(end, begin + 1))
+        most = begin + int(held[:, part].sum(axis=0).argmax())
+        rows.append([*states, activations[part].max(), *held[:, most]])
     return np.array(rows, dtype=np.int64)
 
 
@@ -129,16 +135,28 @@ class _Engine(TorchEngine):
 
     def __init__(self, recipe: Recipe, shape: ModelShape, fake: FakeTensorMode, left_out: int) -> None:
         self.fake, self.left_out, self.gradients = fake, left_out, 0
+        self.marks: list[int] = []
+        """Events of the meter at which a pass through the layers begins or ends, or the update begins."""
         super().__init__(recipe, shape)
         if self.pipeline is not None:
             self._tell_shapes()
+
+    def mark_with(self, meter: Meter) -> None:
+        """Note when the parts of the step begin, and what there is of gradients when the last one does."""
         update = self.optimizer.step
 
+        def mark(*_: Any) -> None:
+            self.marks.append(meter.events)
+
         def step(*arguments: Any) -> Any:
+            mark()
             self.gradients = _bytes(each.grad for each in self.parameters.values() if each.grad is not None)
             return update(*arguments)
 
         setattr(self.optimizer, "step", step)  # noqa: B010
+        for stage in self.stages:
+            stage.model.register_forward_pre_hook(mark)
+            stage.model.register_forward_hook(mark)
 
     def moments(self) -> list[torch.Tensor]:
         """Without the step counts."""

@@ -55,7 +55,9 @@ class Engine:
     gradient: int = 4
     """Bytes of a gradient in mixed precision."""
     half_copy: bool = False
-    """Autocast keeps a 16-bit copy of FP32 weights from forward to backward."""
+    """Autocast keeps a 16-bit copy of FP32 weights from forward to backward, one for every micro-batch under way."""
+    whole_embedding_gradient: bool = False
+    """Tensor ranks each make the gradient of the whole embedding, which is split only when it is reduced or used."""
     accumulation: int = 12
     """Bytes that adding a micro-batch's gradient to the kept one moves per weight; 0: the matrix product does it."""
     fully_sharded: bool = True
@@ -85,7 +87,7 @@ class Engine:
     """The memory that its benchmarks print is that of the first device, not the largest."""
 
 
-DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, logits=())
+DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, whole_embedding_gradient=True, logits=())
 MEGATRON = Engine(
     "megatron",
     flash_attention=False,

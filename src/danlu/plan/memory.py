@@ -125,14 +125,20 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
     if job.offload.startswith("parameters"):
         weights = 0.0
     chunks = job.stages[rank]
-    activations = sum(many * layers for many, layers in zip(in_flight(job, rank), chunks, strict=True)) * shared.layer
-    logits = _loss_bytes(job) + 2 * shared.residual if rank == job.pipeline - 1 else 0.0
-    embedding = shared.residual if rank == 0 else 0.0
+    passes = sum(many * layers for many, layers in zip(in_flight(job, rank), chunks, strict=True))
+    activations = passes * shared.layer
+    logits = _loss_bytes(job) + head_bytes(job) if rank == job.pipeline - 1 else 0.0
+    # Where a norm reads the embedding as it is, the first layer's activations have it.
+    embedding = shared.residual if rank == 0 and job.engine.residual != job.engine.norm_input else 0.0
+    kept, cached, layer_copy = _half_copies(job, passes, max(chunks))
     # The loss is over when the last layer's backward pass begins: what each holds for itself is not there at the same time.
-    temporaries = max(0.0, shared.working - logits)
-    if job.engine.half_copy and job.precision in {"bf16", "fp16"}:
-        temporaries += held * 2
+    temporaries = kept + max(cached, shared.working + layer_copy - logits)
     communication = _communication(job, width, held, trained, sum(chunks))
+    whole = _whole_embedding_gradient(job, rank)
+    if job.data == 1:
+        gradients += whole
+    elif job.zero_stage < 2 or job.pipeline > 1:
+        communication += whole
     parts = weights + gradients + master + optimizer
     moving = (activations + logits + embedding + communication + temporaries) * shared.reserved
     return StageMemory(
@@ -150,12 +156,41 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
     )
 
 
+def head_bytes(job: Job) -> float:
+    """What the last norm and the loss keep for the backward pass beside the logits."""
+    if job.engine.logits:
+        return 2 * job.residual_bytes
+    norm = 2 * job.residual_bytes  # its input and its normalised value
+    gathered = job.tokens * job.dimensions.hidden * job.width if job.sequence_parallel else 0.0
+    return norm + gathered + job.tokens * job.dimensions.hidden * job.width
+
+
+def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, float]:
+    """16-bit copies of the layers' matrices: kept for backward passes, only until a forward pass is over, and of one layer."""
+    if not job.engine.half_copy or job.precision not in {"bf16", "fp16"}:
+        return 0.0, 0.0, 0.0
+    one = job.dimensions
+    layer = 2 * (one.attention_parameters + one.mlp_parameters) / job.tensor
+    if job.recompute == "none":
+        return passes * layer, 0.0, 0.0
+    again = 1 / job.recompute_every
+    return passes * layer * (1 - again), layers * layer * again, layer
+
+
+def _whole_embedding_gradient(job: Job, rank: int) -> float:
+    """Bytes of the embedding's gradient beyond this rank's share."""
+    if rank > 0 or not job.engine.whole_embedding_gradient:
+        return 0.0
+    return job.dimensions.table * (1 - 1 / job.tensor) * 4
+
+
 def _loss_bytes(job: Job) -> float:
     """Logits and what the loss makes of them; or, where it goes a few rows at a time, the head's gradient in its stead."""
     one = job.dimensions
     if job.engine.logits:
         return job.tokens * one.vocab / job.tensor * sum(job.engine.logits)
-    return LOSS_CHUNK + (one.table / job.tensor * (4 + 4) if job.lora is None else 0.0)
+    half = 2 + 2 if job.width == 2 else 0  # the weight, and the gradient of a piece before it is added up in FP32
+    return LOSS_CHUNK + (one.table / job.tensor * (4 + 4 + half) if job.lora is None else 0.0)
 
 
 def _frozen_bytes(job: Job, rank: int, held: float) -> float:
