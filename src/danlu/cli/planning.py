@@ -26,6 +26,7 @@ from danlu.cli.common import JSON, OVERRIDES, note, print_json
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write the pipeline schedule of the best plan as SVG.")
 @click.option("--from-runs", multiple=True, metavar="RUN|GLOB", help="Predict loss and learning rate from runs of small sizes.")
 @click.option("--coordinate-check", is_flag=True, help="Train a few steps at several widths: does what they change grow?")
+@click.option("--verify", is_flag=True, help="Check the memory of the best plan: a step of the PyTorch engine without storage.")
 @JSON
 def plan(
     what: str,
@@ -37,6 +38,7 @@ def plan(
     timeline: Path | None,
     from_runs: tuple[str, ...],
     coordinate_check: bool,
+    verify: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -52,7 +54,17 @@ def plan(
       danlu plan large.yaml --from-runs 'runs/small-*'
     """
     if from_runs or coordinate_check:
-        _no_layout({"hardware": hardware, "devices": devices, "sweep": sweep, "html": html, "timeline": timeline, **given})
+        _no_layout(
+            {
+                "hardware": hardware,
+                "devices": devices,
+                "sweep": sweep,
+                "html": html,
+                "timeline": timeline,
+                "verify": verify or None,
+                **given,
+            }
+        )
         if from_runs and coordinate_check:
             raise click.UsageError("--from-runs and --coordinate-check answer two questions: ask one at a time")
         scaling.from_runs(what, overrides, from_runs, as_json) if from_runs else scaling.coordinates(what, overrides, as_json)
@@ -68,6 +80,8 @@ def plan(
     request, own = target(what, overrides, Given(**given))
     number = devices or (own.devices if own is not None else device.devices_per_node)
     if sweep is not None:
+        if verify:
+            raise click.UsageError("--verify checks one plan, and --sweep makes many; give one of them")
         name, values = sweeps.parse(sweep)
         rows = sweeps.sweep(request, device, number, name, values)
         if as_json:
@@ -76,10 +90,15 @@ def plan(
             click.echo("\n".join(sweeps.lines(name, rows)))
         return
     found = outcome.plan(request, device, number, own)
+    checked = _checked(found) if verify else None
     if as_json:
-        print_json(outcome.as_json(found))
+        print_json(outcome.as_json(found) | ({} if checked is None else {"verified": [each.as_json() for each in checked]}))
     else:
         click.echo("\n".join(verdict.lines(found, shutil.get_terminal_size((100, 24)).columns)))
+        if checked is not None:
+            from danlu.plan.verify import table
+
+            click.echo("\n" + table(checked))
     _write(found, html, timeline)
 
 
@@ -87,6 +106,17 @@ def _no_layout(options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} plans a layout, which --from-runs and --coordinate-check do not")
+
+
+def _checked(found: Any) -> Any:
+    from danlu.errors import UserError
+    from danlu.plan.verify import compare
+
+    if found.chosen is None:
+        raise UserError("--verify: nothing fits, so that there is no plan to check")
+    if found.request.shape is None:
+        raise UserError("--verify: danlu builds no model from a config.json alone; give a recipe or a preset")
+    return compare(found.chosen.job, found.request.shape)
 
 
 def _write(found: Any, html: Path | None, timeline: Path | None) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.pipelining._utils import InferenceMode, extract_tensor_metas
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining._utils import InferenceMode, extract_tensor_metas
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes

@@ -87,7 +87,9 @@ class Engine:
     """The memory that its benchmarks print is that of the first device, not the largest."""
 
 
-DANLU = Engine("danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, whole_embedding_gradient=True, logits=())
+DANLU = Engine(
+    "danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, whole_embedding_gradient=True, logits=()
+)
 MEGATRON = Engine(
     "megatron",
     flash_attention=False,

@@ -211,7 +211,7 @@ def _communication(job: Job, width: StateWidths, held: float, trained: float, la
     if not job.engine.fully_sharded:
         return held * one_layer * (2 * job.width + width.gradient) if job.zero_stage == 3 else 0.0
     # The layer in use and the one being fetched; all of them where they are not split again after the forward pass.
-    gathered = min(1.0, 2 * one_layer) if job.zero_stage == 3 and job.pipeline == 1 else 1.0
+    gathered = min(1.0, 2 * one_layer) if job.zero_stage == 3 else 1.0
     waiting = job.micro_batches > 1 and (job.pipeline > 1 or job.zero_stage < 2)
     gathered_width = 2 if job.pure else job.engine.gathered_width
     return held * gathered * gathered_width + trained * (1.0 if waiting else one_layer) * width.gradient

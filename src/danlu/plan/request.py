@@ -35,6 +35,8 @@ class Request:
     offloads: tuple[str, ...] = OFFLOADS
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
+    shape: ModelShape | None = None
+    """The model as danlu builds it, where it is known."""
 
     @property
     def tokens(self) -> float:
@@ -62,6 +64,7 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
         fixed=dict(fixed or {}),
+        shape=shape,
     )
 
 

@@ -37,7 +37,8 @@ def target(name: str, overrides: Sequence[str], beside: Given) -> tuple[Request,
     path = Path(name).expanduser()
     if name in PRESETS:
         shape = preset(name)
-        return _model(name, Dimensions.from_shape(shape), shape.max_sequence_length, (), overrides, beside), None
+        request = _model(name, Dimensions.from_shape(shape), shape.max_sequence_length, (), overrides, beside)
+        return request.with_(shape=shape), None
     if path.suffix == ".json" or (path.is_dir() and not (path / "recipe.yaml").is_file() and (path / "config.json").is_file()):
         read = config.read(path)
         title = (path.parent if path.suffix == ".json" else path).resolve().name

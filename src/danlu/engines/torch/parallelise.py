@@ -15,9 +15,7 @@ from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def parallelise(
-    shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device, ranges: list[range]
-) -> list[CausalLM]:
+def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch.device, ranges: list[range]) -> list[CausalLM]:
     """This process's part of the model, without storage yet: one module, or its pipeline stages.
 
     ``ranges`` are the layers of every stage of the pipeline.
