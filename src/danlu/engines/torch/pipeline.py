@@ -49,18 +49,18 @@ class Pipeline:
         numbers = range(layout.pipeline_rank, self.total, layout.pipeline)
         self.first, self.last = numbers[0] == 0, numbers[-1] == self.total - 1
         group = layout.group("pipeline")
-        self.wrapped = wrapped = [
+        self.wrapped: list[Any] = [
             PipelineStage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)
         ]
         # The stage that ends in the loss returns it; gradients are not divided, since every micro-batch carries its own weight.
         options: dict[str, Any] = {"loss_fn": lambda output, _target: output.sum(), "scale_grads": False}
         self.schedule: Any
         if schedule == "1f1b":
-            self.schedule = Schedule1F1B(wrapped[0], micro_batches, **options)
+            self.schedule = Schedule1F1B(self.wrapped[0], micro_batches, **options)
         elif schedule == "interleaved":
-            self.schedule = ScheduleInterleaved1F1B(wrapped, micro_batches, **options)
+            self.schedule = ScheduleInterleaved1F1B(self.wrapped, micro_batches, **options)
         else:
-            self.schedule = ScheduleInterleavedZeroBubble(wrapped, micro_batches, **options)
+            self.schedule = ScheduleInterleavedZeroBubble(self.wrapped, micro_batches, **options)
         self.pair = _ends(layout) if stages[0].tied else None
 
     def run(self, batch: Batch, scale: float, train: bool) -> Tensor:
