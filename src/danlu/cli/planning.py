@@ -75,7 +75,7 @@ def plan(
         else:
             click.echo("\n".join(sweeps.lines(name, rows)))
         return
-    found = outcome.plan(request, device, number, own)
+    found = outcome.plan(request, device.of(number), number, own)
     if as_json:
         print_json(outcome.as_json(found))
     else:
