@@ -13,7 +13,7 @@ BUDGET = 0.06
 FEWEST = 3
 OTHERS = {"cpu": 32 << 20, "cuda": 64 << 20}
 """Bytes of other tensors between two calls: more than a core's own cache, or a GPU's."""
-TOGETHER = 15
+TOGETHER = 25
 """Repeats of what all processes do together: all must make the same number."""
 
 
