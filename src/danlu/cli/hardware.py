@@ -49,12 +49,14 @@ def hardware_list(as_json: bool) -> None:
     "--output", type=click.Path(path_type=Path), default=Path("hardware.yaml"), show_default=True, help="File to write."
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: cuda where there is a GPU.")
-@click.option("--processes", type=click.IntRange(1), multiple=True, help="How many at once; repeat it. Default: 1, 2, 4, ...")
+@click.option(
+    "--processes", type=click.IntRange(1), multiple=True, help="How many at once; repeat it. Default: 1, 2 and 4, as cores allow."
+)
 @JSON
 def measure(output: Path, device: str | None, processes: tuple[int, ...], as_json: bool) -> None:
-    """Time this machine, and write a hardware file for `danlu plan --hardware FILE`.
+    """Time this machine, for plans that fit it.
 
-    Matrix products, attention, the operators between them, collectives between processes, and what calls cost; alone and with
+    Writes a file for `danlu plan --hardware FILE`: matrix products, attention, the operators between them, collectives between processes, and what calls cost; alone and with
     several processes at once. Takes about a minute for each number of processes.
 
     \b
