@@ -56,8 +56,8 @@ def hardware_list(as_json: bool) -> None:
 def measure(output: Path, device: str | None, processes: tuple[int, ...], as_json: bool) -> None:
     """Time this machine, for plans that fit it.
 
-    Writes a file for `danlu plan --hardware FILE`: matrix products, attention, the operators between them, collectives between processes, and what calls cost; alone and with
-    several processes at once. Takes about a minute for each number of processes.
+    Writes a file for `danlu plan --hardware FILE`: matrix products, attention, the operators between them, collectives
+    between processes, and what calls cost; alone and with several processes at once. Takes about a minute for each number.
 
     \b
     Examples:
