@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -81,6 +81,9 @@ benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with 
 
 benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs of 8 B to 405 B; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_verify.py $(WRITE)
+
+benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
 
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from danlu.data import tokenizer as tokenizers
@@ -22,6 +23,8 @@ from danlu.recipe.sections import MemorySection, ParallelSection
 from danlu.watch.probes import machine
 
 CPU = "cpu"
+HARDWARE = "DANLU_HARDWARE"
+"""Environment variable that names a hardware file for this machine, such as `danlu hardware measure` writes."""
 CPU_CORES = 2
 """Cores that the shipped CPU file describes."""
 
@@ -103,14 +106,21 @@ def _vocabulary(recipe: Recipe) -> int | None:
 
 def _machines(recipe: Recipe) -> list[Machine]:
     """What this machine can be for one process, two, and so on; empty where it has GPUs that no hardware file describes."""
+    facts = machine()
+    numbers = sorted({*divisors(facts["cores_usable"]), recipe.parallel.processes})
+    if named := os.environ.get(HARDWARE):
+        whole = hardware.load(named)
+        if whole.family != CPU:
+            return [Machine(whole, number) for number in divisors(whole.devices_per_node)]
+        room = float(facts["memory_available_bytes"])
+        whole = whole.model_copy(update={"memory": room, "host_memory": room})
+        return [Machine(whole.of(number), number) for number in numbers]
     if recipe.train.device != "cpu":
         import torch
 
         if torch.cuda.is_available():
             return _gpus()
-    facts = machine()
-    numbers = {*divisors(facts["cores_usable"]), recipe.parallel.processes}
-    return [Machine(_share(facts, number), number) for number in sorted(numbers)]
+    return [Machine(_share(facts, number), number) for number in numbers]
 
 
 def _share(facts: dict[str, Any], processes: int) -> Hardware:

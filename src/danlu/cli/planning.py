@@ -89,7 +89,7 @@ def plan(
         else:
             click.echo("\n".join(sweeps.lines(name, rows)))
         return
-    found = outcome.plan(request, device, number, own)
+    found = outcome.plan(request, device.of(number), number, own)
     checked = _checked(found) if verify else None
     if as_json:
         print_json(outcome.as_json(found) | ({} if checked is None else {"verified": [each.as_json() for each in checked]}))

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from danlu.errors import UserError
+from danlu.plan.measured import Share, share
 
 
 class _Part(BaseModel):
@@ -46,6 +47,19 @@ class Hardware(_Part):
     disk: float = Field(2e9, gt=0, description="Bytes a second that one device's share of the machine's disks takes.")
     host_memory: float = Field(gt=0, description="Bytes of host memory per device.")
     price: float = Field(ge=0, description="US dollars per device and hour.")
+    measured: tuple[Share, ...] = Field(
+        (), description="Curves that `danlu hardware measure` has fitted, by processes at once; they replace the rates above."
+    )
+
+    def of(self, processes: int) -> Hardware:
+        """What each of so many processes has: on a CPU a part of the memory."""
+        if self.family != "cpu" or not self.measured:
+            return self
+        return self.model_copy(update={"memory": self.memory / processes, "host_memory": self.host_memory / processes})
+
+    def share(self, processes: int) -> Share | None:
+        """What was measured with so many processes at once; None: nothing was."""
+        return share(self.measured, processes) if self.measured else None
 
     def rate(self, precision: str) -> float:
         """Peak operations a second of a precision; 16 bit stands in where 8 bit is missing, FP32 where that is."""
@@ -66,14 +80,15 @@ def load(name: str) -> Hardware:
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise UserError(f"hardware: no file {name}; give an existing one, or one of {', '.join(names())}")
-        return _parse(path.read_text(encoding="utf-8"), name)
+        return parse(path.read_text(encoding="utf-8"), name)
     shipped = _folder() / f"{name.lower()}.yaml"
     if not shipped.is_file():
         raise UserError(f"hardware: {name!r} is unknown; give one of {', '.join(names())}, or the path of a .yaml file")
-    return _parse(shipped.read_text(encoding="utf-8"), name)
+    return parse(shipped.read_text(encoding="utf-8"), name)
 
 
-def _parse(text: str, origin: str) -> Hardware:
+def parse(text: str, origin: str) -> Hardware:
+    """The text of a file; `origin` names it in errors."""
     try:
         value: Any = YAML(typ="safe", pure=True).load(text)
         return Hardware.model_validate(value)

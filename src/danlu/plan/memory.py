@@ -9,6 +9,7 @@ from typing import Literal
 from danlu.plan import order
 from danlu.plan.activations import layer_bytes, working_bytes
 from danlu.plan.constants import allocator
+from danlu.plan.fullest import fullest
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
 from danlu.plan.parameters import StateWidths, states, trainable_parameters, weight_parameters
@@ -41,6 +42,8 @@ class StageMemory:
     overhead: float
     """Library workspace, and what the allocator holds beyond what is alive."""
     bound: float
+    elsewhere: float = 0.0
+    """What of all that is not there at the fullest moment, because what is there for another reason has come in its place."""
 
     @property
     def states(self) -> float:
@@ -51,7 +54,7 @@ class StageMemory:
     def estimate(self) -> float:
         """All of it."""
         moving = self.activations + self.logits_and_loss + self.embedding + self.communication + self.temporaries
-        return self.states + moving + self.overhead
+        return self.states + moving + self.overhead - self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
     if job.offload.startswith("parameters"):
         weights = 0.0
     chunks = job.stages[rank]
-    passes = sum(many * layers for many, layers in zip(in_flight(job, rank), chunks, strict=True))
+    flying = in_flight(job, rank)
+    passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))
     activations = passes * shared.layer
     logits = _loss_bytes(job) + head_bytes(job) if rank == job.pipeline - 1 else 0.0
     # Where a norm reads the embedding as it is, the first layer's activations have it.
@@ -152,6 +156,7 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
         communication=communication,
         temporaries=temporaries,
         overhead=WORKSPACE + moving * (1 - 1 / shared.reserved),
+        elsewhere=parts + moving / shared.reserved - fullest(job, rank, held, flying) if job.engine_name == "danlu" else 0.0,
         bound=parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN,
     )
 

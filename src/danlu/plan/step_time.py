@@ -13,6 +13,7 @@ from danlu.plan.job import Job
 from danlu.plan.operators import head_seconds, layer_seconds, move_seconds
 from danlu.plan.order import problem, splits_backward
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
+from danlu.plan.profiled import FORWARD_CALLS, Profile
 from danlu.plan.schedule import Cost, seconds
 
 SKEW_NODES = 64
@@ -60,18 +61,35 @@ class StepTime:
         return self.model_flops / (self.seconds * self.devices * self.peak)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What a step consists of. Seconds."""
+
+    forward: list[float]
+    backward: list[float]
+    tensor: float
+    """Of one micro-batch."""
+    send: float
+    data: float
+    optimizer: float
+    offload: float
+
+
 def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> StepTime:
-    """Predict a step."""
+    """Predict a step: from the machine's own curves where its hardware file has them, else from rates."""
     rate = constants or rates(hardware.family)
-    forward, backward, tensor, layer_forward, layer_backward = _stages(job, hardware, rate)
-    busy = job.micro_batches * max(f + b for f, b in zip(forward, backward, strict=True))
-    sends = 2 * _sends(job, hardware, rate) * job.micro_batches * job.virtual_stages
-    piped = _pipelined(job, hardware, rate, forward, backward)
-    data = _data(job, hardware, rate, layer_forward, layer_backward)
-    optimizer = _optimizer(job, hardware, rate)
-    offload = _offload(job, hardware)
+    share = hardware.share(job.devices)
+    if share is not None and job.engine_name == "danlu":
+        parts = _measured(job, hardware, Profile(job, share))
+    else:
+        forward, backward, tensor, *layer = _stages(job, hardware, rate)
+        data, send = _data(job, hardware, rate, *layer), _sends(job, hardware, rate)
+        parts = _Parts(forward, backward, tensor, send, data, _optimizer(job, hardware, rate), _offload(job, hardware))
+    busy = job.micro_batches * max(f + b for f, b in zip(parts.forward, parts.backward, strict=True))
+    sends = 2 * parts.send * job.micro_batches * job.virtual_stages
+    piped = _pipelined(job, parts.forward, parts.backward, parts.send)
     nodes = min(ceil(job.devices / hardware.devices_per_node), SKEW_NODES)
-    total = piped + data + optimizer + offload + rate.skew * (nodes - 1)
+    total = piped + parts.data + parts.optimizer + parts.offload + rate.skew * (nodes - 1)
     one = job.dimensions
     matrices = one.layers * (one.attention_parameters + one.mlp_parameters) + one.table
     tokens = job.global_batch * job.sequence
@@ -81,14 +99,14 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
         peak = hardware.peak.fp32 if job.precision == "fp32" else hardware.peak.fp16 or peak
     return StepTime(
         total,
-        tuple(forward),
-        tuple(backward),
-        job.micro_batches * tensor,
+        tuple(parts.forward),
+        tuple(parts.backward),
+        job.micro_batches * parts.tensor,
         sends,
-        data,
+        parts.data,
         max(0.0, piped - busy - sends),
-        optimizer,
-        offload,
+        parts.optimizer,
+        parts.offload,
         tokens,
         job.devices,
         flops,
@@ -96,12 +114,36 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
     )
 
 
-def _pipelined(job: Job, hardware: Hardware, rate: Rates, forward: Sequence[float], backward: Sequence[float]) -> float:
+def _measured(job: Job, hardware: Hardware, profile: Profile) -> _Parts:
+    """From curves. Communication of the layers is not hidden."""
+    layer, fixed, (exchange, exchange_back), ends = profile.layer(), profile.fixed(), profile.exchange(), profile.ends()
+    calls = fixed.layer * FORWARD_CALLS, fixed.layer * (1 - FORWARD_CALLS)
+    again = _recomputed(job, layer.forward + calls[0], layer.linear, layer.attention, layer.elementwise + calls[0], exchange)
+    head, table = profile.head(), profile.table()
+    forwards, backwards = [], []
+    for rank, (chunks, trained) in enumerate(zip(job.stages, trainable_parameters(job), strict=True)):
+        layers = sum(chunks)
+        f = layers * (layer.forward + calls[0] + exchange) + fixed.micro_batch * FORWARD_CALLS
+        b = layers * (layer.backward + calls[1] + exchange_back + again) + fixed.micro_batch * (1 - FORWARD_CALLS)
+        b += profile.accumulate(trained) * (1 - 1 / job.micro_batches)
+        if rank == 0:
+            f, b = f + table[0] + ends[0], b + table[1]
+        if rank == job.pipeline - 1:
+            f, b = f + head[0] + ends[1], b + head[1]
+        forwards.append(f)
+        backwards.append(b)
+    deepest = max(map(sum, job.stages))
+    tensor = deepest * (exchange + exchange_back) + sum(ends)
+    update = fixed.step + deepest * fixed.step_layer
+    update += profile.optimizer() if job.offload == "none" else 0.0
+    return _Parts(forwards, backwards, tensor, profile.send(), profile.data(), update, _offload(job, hardware))
+
+
+def _pipelined(job: Job, forward: Sequence[float], backward: Sequence[float], send: float) -> float:
     """All micro-batches through the pipeline. A send keeps both sides from computing, as the blocking exchange of 1F1B does."""
     p, m, v = job.pipeline, job.micro_batches, job.virtual_stages
     if p == 1:
         return m * (forward[0] + backward[0])
-    send = _sends(job, hardware, rate)
     kind = job.plain_schedule
     share = WEIGHT_SHARE if splits_backward(kind) else 0.0
     costs = [[Cost(f / v + send, b / v * (1 - share) + send, b / v * share)] * v for f, b in zip(forward, backward, strict=True)]

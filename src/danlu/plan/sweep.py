@@ -46,7 +46,7 @@ def sweep(request: Request, hardware: Hardware, devices: int, name: str, values:
         else:
             asked = request.with_(**{name: int(value)})
             asked = asked.with_(steps=request.tokens / (asked.sequence * asked.global_batch))
-        plans = search(asked, here, number).plans
+        plans = search(asked, here.of(number), number).plans
         rows.append((value, asked, plans[0] if plans else None))
     return rows
 

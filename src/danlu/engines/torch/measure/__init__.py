@@ -1,0 +1,1 @@
+"""Times what a training step consists of, on the machine it runs on. See ``danlu.measure``."""

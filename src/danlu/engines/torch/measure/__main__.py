@@ -1,0 +1,61 @@
+"""One of the processes of a measurement, with torchrun's variables around it: prints a ``plan.measured.Share`` as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from danlu.engines.torch.measure.clock import Clock
+from danlu.engines.torch.measure.collectives import collectives
+from danlu.engines.torch.measure.fixed import fixed
+from danlu.engines.torch.measure.operators import DTYPES, attention, matmul, operators
+from danlu.engines.torch.process import keep_freed_memory
+
+
+def measured(device: torch.device) -> dict[str, Any]:
+    """All figures of this process, while the others take theirs."""
+    clock = Clock(device)
+    found: dict[str, Any] = {"matmul": {}, "attention": {}, "operators": {}, "collectives": {}}
+    for precision in DTYPES:
+        _together()
+        found["matmul"][precision] = matmul(clock, precision)
+        found["attention"][precision] = attention(clock, precision)
+        for name, curves in operators(clock, precision).items():
+            found["operators"].setdefault(name, {})[precision] = curves
+    if dist.is_initialized():
+        found["collectives"] = collectives(clock)
+    found["fixed"] = fixed(device.type)
+    return found
+
+
+def _together() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def main() -> None:
+    """The command line: cpu or cuda."""
+    processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    device = torch.device(sys.argv[1])
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
+    if processes > 1:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    found = measured(device) | {"processes": processes, "threads": torch.get_num_threads()}
+    if rank == 0:
+        print(json.dumps(found))
+    if processes > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

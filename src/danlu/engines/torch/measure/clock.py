@@ -1,0 +1,63 @@
+"""The least time that something takes: what disturbs a measurement only ever makes it longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+BUDGET = 0.06
+"""Seconds spent on each figure."""
+FEWEST = 3
+OTHERS = {"cpu": 32 << 20, "cuda": 64 << 20}
+"""Bytes of other tensors between two calls: more than a core's own cache, or a GPU's."""
+TOGETHER = 25
+"""Repeats of what all processes do together: all must make the same number."""
+
+
+class Clock:
+    """Times calls on one device; with one thread on a CPU in seconds of that thread, which other programs hardly change."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._others = torch.zeros(OTHERS[device.type] // 4, device=device)
+        self._now = time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+    def least(self, call: Callable[[], object], budget: float = BUDGET, cold: bool = True) -> float:
+        """Seconds of the quickest of several calls, after one that does not count.
+
+        A call in a loop finds what it reads in the nearest cache, where in a step other tensors have taken its place: cold, some
+        are written before each call.
+        """
+        call()
+        self._wait()
+        found, calls, until = float("inf"), 0, time.perf_counter() + budget
+        while calls < FEWEST or time.perf_counter() < until:
+            if cold:
+                self._others.add_(1)
+                self._wait()
+            begun = self._now()
+            call()
+            self._wait()
+            found, calls = min(found, self._now() - begun), calls + 1
+        return found
+
+    def together(self, call: Callable[[], object]) -> float:
+        """The same for what all processes do together: the wall time of the one that took longest."""
+        found = float("inf")
+        for _ in range(TOGETHER):
+            dist.barrier()
+            self._wait()
+            begun = time.perf_counter()
+            call()
+            self._wait()
+            taken = torch.tensor(time.perf_counter() - begun, dtype=torch.float64, device=self.device)
+            dist.all_reduce(taken, dist.ReduceOp.MAX)
+            found = min(found, float(taken))
+        return found
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

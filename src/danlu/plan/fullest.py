@@ -1,0 +1,141 @@
+"""Bytes of tensors at the fullest moment of a step of danlu's torch engine.
+
+What a step holds for different reasons is not there at the same time: the activations go while the gradients come. So the moments
+at which something is at its most are gone through one by one. Buffers that the engine, autograd and FSDP2 make on the way are
+facts of their code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from danlu.plan.activations import layer_bytes, working_bytes
+from danlu.plan.job import Job
+from danlu.plan.parameters import states
+
+LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
+"""Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU."""
+
+
+def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int]) -> float:
+    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight."""
+    return max(_Moments(job, rank, held, in_flight).all())
+
+
+class _Moments:
+    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int]) -> None:
+        self.job, one = job, job.dimensions
+        self.first, self.last = rank == 0, rank == job.pipeline - 1
+        self.layers = sum(job.stages[rank])
+        self.held = held
+        self.layer = one.layer_parameters if job.tensor == 1 else (held - self._ends(rank)) / max(1, self.layers)
+        self.ends = held - self.layers * self.layer
+        self.table = one.table / job.tensor
+        self.mixed = job.precision != "fp32"
+        width = states(job)
+        split = job.shards if job.zero_stage else 1
+        away = job.offload != "none"
+        self.base = held / split * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
+        flying = sum(many * layers for many, layers in zip(in_flight, job.stages[rank], strict=True))
+        self.whole_layer = layer_bytes(job.with_(recompute="none"))
+        self.kept = flying * self.layer_kept()
+        if job.pipeline == 1 and job.recompute != "none":  # the first of every few layers recomputes
+            odd = ceil(one.layers / job.recompute_every) - one.layers / job.recompute_every
+            self.kept -= odd * (self.whole_layer - layer_bytes(job.with_(recompute_every=1)))
+        self.stream = job.residual_bytes
+
+    def _ends(self, rank: int) -> float:
+        one, t = self.job.dimensions, self.job.tensor
+        tables = (rank == 0) + (rank == self.job.pipeline - 1 and (self.job.pipeline > 1 or not one.tied_embeddings))
+        return tables * one.table / t + (one.final_norm if rank == self.job.pipeline - 1 else 0)
+
+    def layer_kept(self) -> float:
+        """Activations of a layer, and autocast's copies of its weights, which the backward pass reads."""
+        return layer_bytes(self.job) + (2 * self.layer if self.mixed else 0.0)
+
+    def all(self) -> list[float]:
+        """The candidates: the loss, the first layer that goes backward, the last one, the ends' gradients, the update."""
+        return [self.base + each for each in (self.loss(), self.deepest(), self.shallowest(), self.gradients())]
+
+    def kept_gradients(self) -> float:
+        """Of the micro-batches before; whole unless ZeRO has split them."""
+        job = self.job
+        if job.micro_batches == 1:
+            return 0.0
+        return 4 * self.held / (job.shards if job.zero_stage >= 2 and job.pipeline == 1 else 1)
+
+    def gathered(self, backward: bool) -> float:
+        """Whole copies of split parameters: all, or at stage 3 the ends, the layer in use and the next."""
+        job = self.job
+        if job.shards == 1 or job.zero_stage == 0:
+            return 0.0
+        buffer = 4 * self.layer  # of the last gathering, kept until the next one
+        if job.zero_stage == 3 and job.pipeline == 1:
+            return buffer + 4 * (self.ends + backward * self.layer)
+        return buffer + 4 * self.held
+
+    def loss(self) -> float:
+        """All activations, the last norm's, and what the loss holds most of."""
+        job = self.job
+        held = self.kept + self.kept_gradients() + self.gathered(False)
+        if not self.last:
+            return held
+        hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + 4)
+        cast = 2 * self.table if self.mixed else 0.0
+        return held + hidden + cast + max(self._chunk(number) for number in range(3))
+
+    def _chunk(self, number: int) -> float:
+        """The loss makes some rows of logits, their softmax a block at a time, and a piece of the weight's gradient.
+
+        A name keeps what it had until it has something new: logits and blocks there are two of for a while, and from the third
+        chunk on the sum of the pieces, the last piece and a new one.
+        """
+        job = self.job
+        columns, tables, wide = job.dimensions.vocab / job.tensor, 4 * self.table * min(number, 2), 2 if self.mixed else 1
+        rows = max(1.0, LOSS_CHUNK // (columns * job.width))
+        logits = max(0.0, min(rows, job.tokens - number * rows)) * columns * job.width
+        if logits == 0:
+            return 0.0
+        floats = logits * 4 / job.width
+        blocks = wide if floats <= LOSS_BLOCK else wide + 1
+        piece = self.table * (6 if self.mixed else 4)
+        before = rows * columns * job.width if number else 0.0
+        return tables + logits + max(before, blocks * min(LOSS_BLOCK, floats), piece)
+
+    def deepest(self) -> float:
+        """The last layer that recomputes goes backward: the activations before it are there, and the gradients behind it."""
+        head = 4 * self.table if self.last else 0.0
+        kept = self.kept + (self.stream if self.last else 0.0)
+        over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
+        behind = over * (4 * self.layer - self.whole_layer)
+        return kept + head + behind + self.working()
+
+    def shallowest(self) -> float:
+        """The first layer goes backward: the other layers' gradients are there."""
+        job = self.job
+        flying = self.kept - (self.layers - 1) * self.layer_kept()
+        head = 4 * self.table if self.last else 0.0
+        others = 4 * (self.layers - 1) * self.layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
+        return flying + head + others + self.working()
+
+    def working(self) -> float:
+        """What a layer in its backward pass needs for itself, with what surrounds it at any layer."""
+        return working_bytes(self.job) + self.stream + self.kept_gradients() + self.gathered(True) + self.reduction()
+
+    def reduction(self) -> float:
+        """The buffer in which the layer before is reduced."""
+        return 4 * self.layer if self.job.shards > 1 else 0.0
+
+    def gradients(self) -> float:
+        """Everything is backward: all gradients, and the ends' in the making."""
+        job = self.job
+        fresh = 4 * self.table if self.first else 0.0
+        if job.shards > 1:
+            layers = 4 * self.layers * self.layer / (job.shards if job.zero_stage else 1)
+            waiting = self.kept_gradients() - 4 * self.held if job.micro_batches > 1 and job.zero_stage < 2 else 0.0
+            buffers = 4 * self.ends * (2 + 1 / (job.shards if job.zero_stage else 1))
+            gathered = 4 * self.ends if job.zero_stage else 0.0
+            return layers + max(0.0, waiting) + buffers + gathered
+        tied = 4 * self.table if job.dimensions.tied_embeddings and job.pipeline == 1 else 0.0
+        return 4 * self.held + (fresh if job.micro_batches > 1 else 0.0) + tied + self.stream
