@@ -14,9 +14,9 @@ from danlu.errors import UserError
 @RECIPE
 @OVERRIDES
 @ROOT
-@click.option("--slurm", "kind", flag_value="slurm", help="A batch script for sbatch.")
-@click.option("--kubernetes", "kind", flag_value="kubernetes", help="An Indexed Job and its Service, for kubectl apply.")
-@click.option("--torchrun", "kind", flag_value="torchrun", help="The command line for every machine.")
+@click.option("--slurm", is_flag=True, help="A batch script for sbatch.")
+@click.option("--kubernetes", is_flag=True, help="An Indexed Job and its Service, for kubectl apply.")
+@click.option("--torchrun", is_flag=True, help="The command line for every machine.")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Machines that share the processes evenly.")
 @click.option("--image", help="Container image with danlu in it, for --kubernetes.")
 @click.option("--claim", help="Volume claim that holds the folder of all runs, for --kubernetes.")
@@ -24,7 +24,9 @@ def launch(
     recipe: Path,
     overrides: tuple[str, ...],
     root: Path,
-    kind: str | None,
+    slurm: bool,
+    kubernetes: bool,
+    torchrun: bool,
     nodes: int,
     image: str | None,
     claim: str | None,
@@ -44,8 +46,10 @@ def launch(
     from danlu.data.prepared import is_prepared
     from danlu.launch import jobs
 
-    if kind is None:
-        raise UserError("for which kind of cluster? give --slurm, --kubernetes or --torchrun")
+    kinds = [name for name, wanted in (("slurm", slurm), ("kubernetes", kubernetes), ("torchrun", torchrun)) if wanted]
+    if len(kinds) != 1:
+        raise UserError("for which kind of cluster? give one of --slurm, --kubernetes and --torchrun")
+    kind = kinds[0]
     if kind == "kubernetes" and not (image and claim):
         raise UserError("--kubernetes needs --image, with danlu in it, and --claim, the volume claim that holds the runs")
     if kind != "kubernetes" and (image or claim):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,43 @@ from danlu.cli import scaling
 from danlu.cli.common import JSON, OVERRIDES, note, print_json
 
 
+def _a_number(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):  # which no range holds against it
+        raise click.BadParameter("nan is not a number of tokens")
+    return value
+
+
+def _place(_context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """A file that can be written, said before the work and not after it."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise click.BadParameter(f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}")
+    return path
+
+
 @click.command()
 @click.argument("what", metavar="RECIPE|RUN|config.json|PRESET")
 @OVERRIDES
 @click.option("--hardware", metavar="NAME|FILE", help="A device, such as h100-80gb, or its own YAML file.")
-@click.option("--devices", type=click.IntRange(1), help="Default: the recipe's processes, else one machine.")
-@click.option("--sequence", type=click.IntRange(1), help="Without a recipe: tokens a sample.")
-@click.option("--global-batch", type=click.IntRange(1), help="Without a recipe: samples a step.")
-@click.option("--tokens", type=click.FloatRange(1), help="Without a recipe: tokens of the whole training, such as 15e12.")
+@click.option("--devices", type=click.IntRange(1, 1_000_000), help="Default: the recipe's processes, else one machine.")
+@click.option("--sequence", type=click.IntRange(1, 1 << 30), help="Without a recipe: tokens a sample.")
+@click.option("--global-batch", type=click.IntRange(1, 10_000_000), help="Without a recipe: samples a step.")
+@click.option(
+    "--tokens",
+    type=click.FloatRange(1, 1e18),
+    callback=_a_number,
+    help="Without a recipe: tokens of the whole training, such as 15e12.",
+)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16"]), help="Without a recipe. Default: bf16.")
 @click.option("--sweep", metavar="SETTING=A,B,C", help="Tabulate devices, hardware, sequence, global_batch or micro_batch.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the memory of every stage and the schedule.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="Write the pipeline schedule of the best plan as SVG.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    callback=_place,
+    help="Write a page with the memory of every stage and the schedule.",
+)
+@click.option(
+    "--timeline", type=click.Path(path_type=Path), callback=_place, help="Write the pipeline schedule of the best plan as SVG."
+)
 @click.option("--from-runs", multiple=True, metavar="RUN|GLOB", help="Predict loss and learning rate from runs of small sizes.")
 @click.option("--coordinate-check", is_flag=True, help="Train a few steps at several widths: does what they change grow?")
 @click.option("--verify", is_flag=True, help="Check the memory of the best plan: a step of the PyTorch engine without storage.")
@@ -69,6 +95,8 @@ def plan(
             raise click.UsageError("--from-runs and --coordinate-check answer two questions: ask one at a time")
         scaling.from_runs(what, overrides, from_runs, as_json) if from_runs else scaling.coordinates(what, overrides, as_json)
         return
+    if sweep and (html or timeline or verify):
+        raise click.UsageError("--sweep prints a table alone: leave out --html, --timeline and --verify, or the sweep")
     if hardware is None:
         raise click.UsageError("--hardware is missing: name a device, such as h100-80gb, or cpu for this machine's kind")
     from danlu.plan import outcome, verdict

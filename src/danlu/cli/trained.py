@@ -52,6 +52,7 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
             stages.keep_evaluation(folder, result)
         except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
             note(f"danlu: the result is not kept: {error}")
+    trained.engine.close()
 
 
 @click.command()
@@ -106,6 +107,7 @@ def generate(
         click.echo()
     if as_json:
         print_json(made)
+    trained.engine.close()
 
 
 @click.command()

@@ -353,7 +353,7 @@ class Recipe(Section):
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
-        description="Folder of the run below the runs folder: letters, digits, `.`, `_`, `-`, and no `.lock` or "
+        description="Folder of the run below the runs folder: ASCII letters, digits, `.`, `_`, `-`, and no `.lock` or "
         "`.partial` at the end.",
     )
     stages: list[Stage] = Field(
