@@ -97,7 +97,7 @@ def test_processes_that_do_not_spread() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "give --slurm, --kubernetes or --torchrun"),
+        ([], "give one of --slurm, --kubernetes and --torchrun"),
         (["--kubernetes"], "--kubernetes needs --image"),
         (["--slurm", "--image", "x"], "--image and --claim belong to --kubernetes"),
         (["--slurm", "--nodes", "3"], "does not spread evenly; give 1, 2 or another layout"),
