@@ -369,6 +369,7 @@ def test_a_chain_of_neighbours_is_not_one_group(tmp_path: Path) -> None:
     assert jaccard(texts[0], texts[1]) > 0.85 and jaccard(texts[0], texts[39]) == 0
     kept, left, _ = run(texts, tmp_path)
     numbers = {f"kept/00000.jsonl:{line}": number for line, number in enumerate(kept, 1)}
-    assert len(kept) > 8
+    # Three parts further the Jaccard is 17/23: what stays may stand for three neighbours on either side, and no more.
+    assert len(kept) >= len(texts) / 7
     for number, why in left.items():
         assert jaccard(texts[number], texts[numbers[why["kept"]]]) > 0.55
