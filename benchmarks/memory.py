@@ -103,7 +103,7 @@ def member(case: str, name: str, steps: int, folder: Path) -> None:
     import torch
 
     from danlu.engines.torch.engine import TorchEngine
-    from danlu.engines.torch.meter import random_batch
+    from danlu.engines.torch.trial import random_batch
     from danlu.recipe import resolve_shape
     from danlu.watch.probes import peak_resident_bytes
 

@@ -78,7 +78,7 @@ def member(names: list[str], cpu_time: bool, folder: Path) -> None:
     import torch
 
     from danlu.engines.torch.engine import TorchEngine
-    from danlu.engines.torch.meter import random_batch
+    from danlu.engines.torch.trial import random_batch
     from danlu.recipe import resolve_shape
 
     for name in names:

@@ -158,7 +158,7 @@ def _gpus(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
     """Let torch report so many GPUs."""
     import torch
 
-    facts = SimpleNamespace(name=name, total_memory=int(84.9e9))
+    facts = SimpleNamespace(name=name, total_memory=int(84.9e9), multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: facts)

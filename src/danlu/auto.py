@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from danlu import engines
 from danlu.data import tokenizer as tokenizers
+from danlu.engines.base import Gpus
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan import hardware
@@ -115,11 +117,8 @@ def _machines(recipe: Recipe) -> list[Machine]:
         room = float(facts["memory_available_bytes"])
         whole = whole.model_copy(update={"memory": room, "host_memory": room})
         return [Machine(whole.of(number), number) for number in numbers]
-    if recipe.train.device != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            return _gpus()
+    if recipe.train.device != "cpu" and (found := engines.gpus()) is not None:
+        return _gpus(found)
     return [Machine(_share(facts, number), number) for number in numbers]
 
 
@@ -139,16 +138,13 @@ def _share(facts: dict[str, Any], processes: int) -> Hardware:
     )
 
 
-def _gpus() -> list[Machine]:
+def _gpus(found: Gpus) -> list[Machine]:
     """The GPUs of this machine, all or fewer of them, as the shipped file that has their name describes them."""
-    import torch
-
-    count, facts = torch.cuda.device_count(), torch.cuda.get_device_properties(0)
-    known = described(facts.name, facts.total_memory)
+    known = described(found.name, found.memory)
     if known is None:
         return []
-    here = known.model_copy(update={"memory": float(facts.total_memory), "devices_per_node": count})
-    return [Machine(here, number) for number in divisors(count)]
+    here = known.model_copy(update={"memory": float(found.memory), "devices_per_node": found.count})
+    return [Machine(here, number) for number in divisors(found.count)]
 
 
 def described(name: str, memory: float) -> Hardware | None:

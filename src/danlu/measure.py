@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -14,6 +15,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from danlu import engines
+from danlu.engines.base import Gpus
 from danlu.errors import DanluError, UserError
 from danlu.files import write_text
 from danlu.plan import hardware
@@ -39,11 +42,9 @@ def measure(device: str, counts: Sequence[int] | None = None) -> dict[str, Any]:
 
 def device() -> str:
     """cuda where there is a GPU, else cpu. UserError: there is nothing to measure with."""
-    try:
-        import torch
-    except ImportError:
-        raise UserError("danlu hardware measure needs PyTorch, which is not installed: pip install danlu[torch]") from None
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("danlu hardware measure needs PyTorch, which is not installed: pip install danlu[torch]")
+    return "cpu" if engines.gpus() is None else "cuda"
 
 
 def write(content: dict[str, Any], path: Path) -> None:
@@ -91,9 +92,7 @@ def processes(arguments: Sequence[str], count: int, threads: int | None = None) 
 def _counts(device: str, facts: dict[str, Any]) -> list[int]:
     """1, 2, 4: as many processes as get a core each, and two at least; of GPUs all."""
     if device == "cuda":
-        import torch
-
-        return sorted({1, torch.cuda.device_count()})
+        return sorted({1, _found().count})
     return [count for count in (1, 2, MOST) if count <= max(2, facts["cores_usable"])]
 
 
@@ -114,23 +113,28 @@ def _cpu(facts: dict[str, Any], shares: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _found() -> Gpus:
+    """UserError: a GPU was asked for, and there is none."""
+    if (found := engines.gpus()) is None:
+        raise UserError("--device cuda was asked for, but PyTorch sees no GPU here; give cpu")
+    return found
+
+
 def _gpu(facts: dict[str, Any], shares: list[dict[str, Any]]) -> dict[str, Any]:
     """The same beside GPUs, whose family, links and price are those of the shipped file that has their name, if one has."""
-    import torch
-
     from danlu.auto import described
 
-    count, properties = torch.cuda.device_count(), torch.cuda.get_device_properties(0)
-    known = described(properties.name, properties.total_memory)
-    host = facts["memory_available_bytes"] / count
+    found = _found()
+    known = described(found.name, found.memory)
+    host = facts["memory_available_bytes"] / found.count
     plain = {"family": "ampere", "network": 1.25e9, "host_link": 16e9, "price": 0.0}
     if known is not None:
         plain = {name: getattr(known, name) for name in plain}
     return {
         "name": "this-gpu",
-        "memory": float(properties.total_memory),
-        "multiprocessors": properties.multi_processor_count,
-        "devices_per_node": count,
+        "memory": float(found.memory),
+        "multiprocessors": found.multiprocessors,
+        "devices_per_node": found.count,
         "host_memory": host,
         **plain,
         **_rates(shares),

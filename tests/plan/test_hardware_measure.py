@@ -16,7 +16,7 @@ from danlu import measure as machine
 from danlu import recipe as recipes
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import _CASES, attention
-from danlu.engines.torch.meter import meter_step
+from danlu.engines.torch.trial import meter_step
 from danlu.errors import UserError
 from danlu.plan.hardware import Hardware, load
 from danlu.plan.job import Dimensions, Job

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from training import Training
 
 from danlu.data.prepared import Prepared
 from danlu.recipe import Recipe
@@ -29,26 +30,12 @@ SETTINGS = ("train.evaluate_every=3", "checkpoint.every=4", "checkpoint.keep=3",
 ENDLESS = ("train.steps=100000", "checkpoint.every=100000", "train.evaluate_every=0", "watch.print_every=1")
 
 
-class Training:
-    """A `danlu train` process, in a session of its own, and the ranks that it starts."""
+class Layout(Training):
+    """A training and the ranks that it starts."""
 
     def __init__(self, folder: Path, *overrides: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "danlu", "train", str(folder), *overrides],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        self.printed: list[str] = []
+        super().__init__(folder, *overrides)
         self.all: list[psutil.Process] = []
-
-    def lines(self) -> Iterator[str]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.printed.append(line)
-            yield line
 
     def ranks(self) -> dict[int, psutil.Process]:
         """Wait for two steps; the process of each rank."""
@@ -60,12 +47,10 @@ class Training:
 
     def end(self) -> tuple[int, str]:
         """Exit code and all that was printed; no process may be left."""
-        for _ in self.lines():
-            pass
-        code = self.process.wait(60)
+        ended = super().end()
         _, alive = psutil.wait_procs(self.all, timeout=20)
         assert not alive
-        return code, "".join(self.printed)
+        return ended
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +67,7 @@ def fresh(recipe_of: RecipeOf, prepared: Prepared, tmp_path_factory: pytest.Temp
 
 
 def finish(folder: Path, *overrides: str) -> str:
-    code, printed = Training(folder, *overrides).end()
+    code, printed = Layout(folder, *overrides).end()
     assert code == 0, printed
     return printed
 
@@ -144,7 +129,7 @@ def test_a_run_moves_from_layout_to_layout_on_one_curve(fresh: Callable[..., Pat
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_ends_the_run(fresh: Callable[..., Path], victim: int) -> None:
     """All ranks and their loaders end within 10 seconds, none is left, and the last line names the rank that went first."""
-    training = Training(fresh(*ENDLESS, "parallel.data=2", "data.workers=1"))
+    training = Layout(fresh(*ENDLESS, "parallel.data=2", "data.workers=1"))
     training.ranks()[victim].kill()
     killed = time.monotonic()
     code, printed = training.end()
@@ -160,7 +145,7 @@ def test_a_rank_that_is_killed_ends_the_run(fresh: Callable[..., Path], victim: 
 def test_a_rank_whose_disk_is_full_stops_the_run(fresh: Callable[..., Path]) -> None:
     """The second one, while it trains on; the first one has written its part."""
     folder = fresh(*ENDLESS, "parallel.data=2", "checkpoint.every=25", "checkpoint.asynchronous=true")
-    training = Training(folder)
+    training = Layout(folder)
     resource.prlimit(training.ranks()[1].pid, resource.RLIMIT_FSIZE, (10_000, 10_000))
     code, printed = training.end()
     assert code == 3, printed
@@ -173,7 +158,7 @@ def test_a_rank_whose_disk_is_full_stops_the_run(fresh: Callable[..., Path]) -> 
 
 
 def test_ranks_end_with_a_launcher_that_is_killed(fresh: Callable[..., Path]) -> None:
-    training = Training(fresh(*ENDLESS, "parallel.data=2"))
+    training = Layout(fresh(*ENDLESS, "parallel.data=2"))
     training.ranks()
     training.process.kill()
     assert training.end()[0] == -signal.SIGKILL
@@ -183,7 +168,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(fresh: Callable[..., Path]) ->
 def test_an_interrupt_saves_and_the_run_goes_on(fresh: Callable[..., Path], number: signal.Signals) -> None:
     """As Ctrl-C in a terminal, which reaches every process of the session, and as a scheduler's SIGTERM."""
     folder = fresh(*ENDLESS, "parallel.data=2")
-    training = Training(folder)
+    training = Layout(folder)
     training.ranks()
     os.killpg(training.process.pid, number)
     code, printed = training.end()
@@ -201,7 +186,7 @@ def test_a_run_that_stops_itself_says_why(fresh: Callable[..., Path]) -> None:
     folder = fresh(
         "train.steps=50", "parallel.data=2", "train.optimizer.learning_rate=1e30", "train.optimizer.gradient_clipping=0"
     )
-    code, printed = Training(folder).end()
+    code, printed = Layout(folder).end()
     assert code == 3, printed
     said = r"danlu: 3 steps in a row were not finite and were skipped; stopped after step \d+\. Checkpoint \d+ holds"
     assert re.match(said, printed.splitlines()[-1])
@@ -210,7 +195,7 @@ def test_a_run_that_stops_itself_says_why(fresh: Callable[..., Path]) -> None:
 
 def test_an_error_that_only_the_ranks_can_see(fresh: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # also on a machine that has one
-    code, printed = Training(fresh("parallel.data=2", "train.device=cuda")).end()
+    code, printed = Layout(fresh("parallel.data=2", "train.device=cuda")).end()
     assert code == 2, printed
     assert printed.splitlines()[-1] == "danlu: train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu"
     assert "Traceback" not in printed

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from curves import curve, falling, kinds, saved, state
 
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
@@ -21,36 +22,12 @@ from danlu.engines.base import NOTHING_SUPERVISED, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.recipe import Recipe
 from danlu.recipe.sections import ModelSection
-from danlu.train import checkpoint
 from danlu.train.schedule import learning_rate
 from danlu.watch import store
 
 Run = Callable[..., tuple[dict[str, Any], str]]
 RecipeOf = Callable[..., Recipe]
 NAN = math.nan
-
-
-def falling(step: int) -> float:
-    return 6.0 / step
-
-
-def kinds(folder: Path) -> list[str]:
-    return [event.kind for event in store.events(folder / "metrics.sqlite")]
-
-
-def curve(folder: Path, name: str = "train/loss") -> dict[int, float]:
-    steps, values = store.series(folder / "metrics.sqlite", name)
-    return dict(zip(steps.tolist(), values.tolist(), strict=True))
-
-
-def saved(folder: Path) -> list[int]:
-    return sorted(int(path.name[5:]) for path in (folder / "checkpoints").iterdir())
-
-
-def state(folder: Path) -> dict[str, Any]:
-    found = checkpoint.latest(folder / "checkpoints", lambda line: pytest.fail(line))
-    assert found is not None
-    return found.state
 
 
 # --- a run from its start to its end -----------------------------------------------------------------------------------------

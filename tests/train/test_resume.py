@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training import Training
 
 from danlu.data.prepared import Prepared
 from danlu.engines.base import Engine
@@ -43,33 +41,8 @@ SETTINGS = (
 )
 
 
-class Training:
-    """A `danlu train` process in a session of its own, as a terminal or a scheduler starts it."""
-
-    def __init__(self, folder: Path, *overrides: str) -> None:
-        # One thread: a model this small computes faster so, above all beside other processes.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "danlu", "train", str(folder), *overrides],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        self.printed: list[str] = []
-
-    def lines(self) -> Iterator[str]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.printed.append(line)
-            yield line
-
-    def wait_for(self, pattern: str) -> str:
-        """Read on until a line begins with the pattern; return it."""
-        for line in self.lines():
-            if re.match(pattern, line):
-                return line
-        pytest.fail(f"{pattern!r} was not printed:\n{''.join(self.printed)}")
+class Resumable(Training):
+    """A training that is stopped in every way."""
 
     def wait_for_steps(self, number: int) -> str:
         """Read on until this many more steps are done; return the line of the last."""
@@ -86,12 +59,6 @@ class Training:
         assert self.process.wait(60) == -signal.SIGKILL
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and all that was printed."""
-        for _ in self.lines():
-            pass
-        return self.process.wait(60), "".join(self.printed)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +77,7 @@ def fresh(recipe_of: RecipeOf, prepared: Prepared, tmp_path_factory: pytest.Temp
 @pytest.fixture(scope="module")
 def undisturbed(fresh: Callable[..., Path]) -> Path:
     folder = fresh()
-    code, printed = Training(folder).end()
+    code, printed = Resumable(folder).end()
     assert code == 0, printed
     return folder
 
@@ -164,7 +131,7 @@ def test_the_undisturbed_run(undisturbed: Path) -> None:
     assert status(undisturbed) == "finished"
 
 
-def kill_inside_a_save(training: Training, folder: Path, draw: random.Random) -> str:
+def kill_inside_a_save(training: Resumable, folder: Path, draw: random.Random) -> str:
     """Stop the process when a checkpoint is half written, look that it is, and kill it; returns what was written of it."""
     while True:
         while not (partial := next(folder.glob("checkpoints/*.partial"), None)):
@@ -186,7 +153,7 @@ def test_killed_at_ten_random_moments(fresh: Callable[..., Path], undisturbed: P
     folder, draw = fresh(), random.Random(0)
     moments = []
     for number in range(10):
-        training = Training(folder, f"checkpoint.asynchronous={'true' if number % 2 else 'false'}")
+        training = Resumable(folder, f"checkpoint.asynchronous={'true' if number % 2 else 'false'}")
         if number % 3 == 1:
             training.wait_for_steps(draw.randint(1, 4))
             # Nobody reads what it prints from here on; a pipe holds some hundred lines.
@@ -199,7 +166,7 @@ def test_killed_at_ten_random_moments(fresh: Callable[..., Path], undisturbed: P
             moments.append(f"after {line.split('  loss')[0].strip()}")
         assert status(folder) in ("running", "broken_off")
     assert sum(moment.startswith("inside a save") for moment in moments) == 3, moments
-    code, printed = Training(folder).end()
+    code, printed = Resumable(folder).end()
     assert code == 0, printed
     assert_same(folder, undisturbed)
     assert status(folder) == "finished"
@@ -211,7 +178,7 @@ def test_interrupted_once_by_a_person_and_once_by_a_scheduler(fresh: Callable[..
     """The signal reaches the loader's process too, as a terminal's Ctrl-C, `timeout` and SLURM have it."""
     folder, firsts = fresh(), [1]
     for number in (signal.SIGINT, signal.SIGTERM):
-        training = Training(folder, f"checkpoint.asynchronous={'true' if number == signal.SIGINT else 'false'}")
+        training = Resumable(folder, f"checkpoint.asynchronous={'true' if number == signal.SIGINT else 'false'}")
         training.wait_for_steps(23)
         training.signal_all(number)
         code, printed = training.end()
@@ -227,7 +194,7 @@ def test_interrupted_once_by_a_person_and_once_by_a_scheduler(fresh: Callable[..
         assert events(folder)[-1].kind == "interrupted"
         assert status(folder) == "interrupted"
         firsts.append(step + 1)
-    code, printed = Training(folder).end()
+    code, printed = Resumable(folder).end()
     assert code == 0, printed
     assert_same(folder, undisturbed)
     assert [segment.first_step for segment in store.segments(folder / "metrics.sqlite")] == firsts
@@ -243,7 +210,7 @@ def test_interrupted_twice(
     """Steps of about a second, so that the second Ctrl-C finds the first one's step unfinished."""
     slow = ("train.steps=3", "checkpoint.every=1", "train.global_batch=1024")
     folder = fresh(*slow)
-    training = Training(folder)
+    training = Resumable(folder)
     training.wait_for_steps(1)
     while not (folder / "checkpoints" / "step-00000001").exists():
         assert training.process.poll() is None
@@ -258,7 +225,7 @@ def test_interrupted_twice(
     assert "step 2/3" not in printed
     assert newest(folder).step == 1
     assert (events(folder)[-1].kind, events(folder)[-1].message) == ("interrupted", "stopped at once")
-    code, printed = Training(folder).end()
+    code, printed = Resumable(folder).end()
     assert code == 0, printed
     (tmp_path / "undisturbed").mkdir()
     recipe = recipe_of(*SETTINGS, *slow)
@@ -272,7 +239,7 @@ def test_a_disk_that_fills_up_while_saving(fresh: Callable[..., Path], undisturb
     assert sizes["model.safetensors"] * 1.5 < sizes["optimizer-00000.safetensors"]
     folder = fresh()
     for file, background in (("model.safetensors", "true"), ("optimizer-00000.safetensors", "false")):
-        training = Training(folder, f"checkpoint.asynchronous={background}")
+        training = Resumable(folder, f"checkpoint.asynchronous={background}")
         training.wait_for_steps(12)
         limit = int(sizes[file] * 0.7)
         resource.prlimit(training.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
@@ -288,6 +255,6 @@ def test_a_disk_that_fills_up_while_saving(fresh: Callable[..., Path], undisturb
         assert sorted(path.name for path in (folder / "checkpoints").iterdir())[-1] == kept.path.name, "no partial one is left"
         assert events(folder)[-1].kind == "stop"
         assert status(folder) == "stopped"
-    code, printed = Training(folder).end()
+    code, printed = Resumable(folder).end()
     assert code == 0, printed
     assert_same(folder, undisturbed)

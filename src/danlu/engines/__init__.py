@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.engines.base import Engine
+from danlu.engines.base import Engine, Gpus
 from danlu.errors import UserError
 from danlu.launch.environment import Nodes, place
 from danlu.model.shape import ModelShape
@@ -24,6 +24,15 @@ def check(recipe: Recipe) -> None:
         raise UserError("train.engine: paddle is not part of this version; use train.engine=torch")
     if importlib.util.find_spec("torch") is None:
         raise UserError("train.engine: torch is not installed; install it with: pip install 'danlu[torch,data]'")
+
+
+def gpus() -> Gpus | None:
+    """The GPUs of this machine; None without any, or without a framework that sees them."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from danlu.engines.torch.gpus import gpus
+
+    return gpus()
 
 
 def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> Engine:
@@ -71,7 +80,7 @@ def again(recipe: Recipe) -> bool:
         return False
     check(recipe)
     from danlu.engines.torch.again import again as start
-    from danlu.engines.torch.again import end_with_parent
+    from danlu.parent import end_with_parent
 
     if place() is not None:
         end_with_parent()

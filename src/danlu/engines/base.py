@@ -19,6 +19,16 @@ class StepSource(Protocol):
     def __getitem__(self, step: int) -> dict[str, np.ndarray]: ...
 
 
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of one machine: how many, and of each the driver's name, bytes of memory and multiprocessors."""
+
+    count: int
+    name: str
+    memory: int
+    multiprocessors: int
+
+
 LOSS_SCALE_OVERFLOW = "loss scale overflow"
 """Why fp16 training skips a step now and then: the scale was too large and is halved. No cause for worry."""
 

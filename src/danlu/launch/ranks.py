@@ -6,8 +6,6 @@ import functools
 import hashlib
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -20,13 +18,14 @@ from danlu.launch import cause, environment
 from danlu.launch.environment import Place
 from danlu.launch.start import logs_of
 from danlu.launch.watchdog import Watchdog
+from danlu.parent import end_with_parent
 from danlu.recipe import Recipe
 
 
 @contextmanager
 def working(run: Path) -> Iterator[Place]:
     """One rank from its start to its end, whatever that is. UserError: this process is none of several."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()  # and the run folder is no longer locked for a rank whose launcher is gone
     rank = environment.place()
     if rank is None:
         raise UserError("`danlu worker` is one of several processes, and nothing says which; use `danlu train`")
@@ -69,10 +68,3 @@ def _give_up(verdict: str) -> None:
     """The first rank ends itself, and with it the others, whose connection to it is gone."""
     print(f"danlu: {verdict}", file=sys.stderr, flush=True)
     os._exit(DanluError.exit_code)
-
-
-def _end_with(parent: int) -> None:
-    """A launcher that is killed cannot stop its ranks, and the run folder is no longer locked for them."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

@@ -30,8 +30,9 @@ from danlu.engines.base import MEMORY_KINDS
 from danlu.engines.torch import loss
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.layout import Layout
-from danlu.engines.torch.meter import Meter, metered, random_batch
+from danlu.engines.torch.meter import Meter, metered
 from danlu.engines.torch.pieces import local
+from danlu.engines.torch.trial import random_batch
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Job
 from danlu.plan.request import recipe_fields
@@ -63,6 +64,7 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
 
     ``whole`` runs all of them.
     """
+    torch.set_num_threads(1)  # nothing is computed
     sizes = job.stages[rank]
     step = job.recompute_every if job.recompute != "none" else 1
     left_out = 0 if whole else (min(sizes) - DEPTH) // step * step

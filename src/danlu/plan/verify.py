@@ -27,11 +27,8 @@ def measure_all(cases: Sequence[tuple[Job, ModelShape, int, bool]], processes: i
 
 
 def _measure(job: Job, shape: ModelShape, rank: int, whole: bool) -> Measured:
-    import torch
-
     from danlu.plan import dryrun
 
-    torch.set_num_threads(1)
     return dryrun.measure(job, shape, rank, whole)
 
 

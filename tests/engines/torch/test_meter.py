@@ -120,7 +120,7 @@ LAYOUTS = """
 import json, os, socket, sys
 import torch
 import torch.distributed as dist
-from danlu.engines.torch.meter import meter_step
+from danlu.engines.torch.trial import meter_step
 from danlu.recipe import parse
 
 torch.set_num_threads(1)

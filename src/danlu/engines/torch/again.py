@@ -6,8 +6,6 @@ import logging
 import os
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
@@ -51,17 +49,6 @@ def again(processes: int) -> None:
             logging.disable(logging.NOTSET)
         for line in _stderr(Path(folder), 0):
             print(line, file=sys.stderr)
-
-
-def end_with_parent() -> None:
-    """Let this process end when the one that started it does."""
-
-    def watch(parent: int) -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, args=(os.getppid(),), daemon=True).start()
 
 
 def _stderr(folder: Path, rank: int) -> list[str]:

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,17 +20,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from danlu.engines.base import MEMORY_KINDS
+from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.offload import is_mapped
+from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.pieces import local
 from danlu.engines.torch.shard import split
-from danlu.recipe import Recipe, resolve_shape
-
-if TYPE_CHECKING:
-    from danlu.engines.torch.engine import TorchEngine
 
 _PARAMETERS, _GATHERED, _CASTS, _GRADIENTS, _OPTIMIZER, _ACTIVATIONS, _TEMPORARIES = MEMORY_KINDS
 _HALF = (torch.bfloat16, torch.float16)
 _PLAIN = (Tensor, torch.nn.Parameter, FakeTensor)
+
+
+class Metered(Protocol):
+    """What the meter knows of an engine."""
+
+    device: str
+    parameters: dict[str, torch.nn.Parameter]
+    stages: list[CausalLM]
+    optimizer: Optimizer
 
 
 @dataclass(eq=False)
@@ -47,7 +54,7 @@ class _Record:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages of an engine's steps while it is active."""
 
-    def __init__(self, engine: TorchEngine) -> None:
+    def __init__(self, engine: Metered) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.engine = engine
         self.device = torch.device(engine.device)
@@ -156,7 +163,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def metered(engine: TorchEngine) -> Iterator[Meter]:
+def metered(engine: Metered) -> Iterator[Meter]:
     """Meter the steps inside; ``result`` of what is given tells."""
     meter = Meter(engine)
     resize = torch.UntypedStorage.resize_
@@ -180,52 +187,28 @@ def metered(engine: TorchEngine) -> Iterator[Meter]:
             hook.remove()
 
 
-def meter_step(recipe: Recipe, steps: int = 2) -> dict[str, int]:
-    """Peak bytes of this process in the last of some steps on random tokens; see ``Engine.metered_step``.
-
-    In a layout every process calls it, with torchrun's variables in its environment. The first step makes the optimizer's
-    states and the buffers of the layout, so that one step tells less than two.
-    """
-    from danlu.engines.torch.engine import TorchEngine
-
-    engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
-    engine.initialise()
-    batch = random_batch(recipe)
-    for _ in range(steps - 1):
-        engine.train_step(batch, 1e-4)
-    return engine.metered_step(batch, 1e-4)[1][engine.rank]
-
-
-def random_batch(recipe: Recipe) -> dict[str, Tensor]:
-    """Random tokens in the shape of one rank's batch (micro_batches, micro_batch, sequence_length), without documents."""
-    assert recipe.model.vocab_size is not None
-    size = (recipe.accumulation, recipe.micro_batch, recipe.data.sequence_length)
-    inputs = torch.randint(0, recipe.model.vocab_size, size, generator=torch.Generator().manual_seed(0))
-    return {"inputs": inputs, "targets": inputs}
-
-
 def _plain(*trees: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(trees) if type(leaf) in _PLAIN]
 
 
-def _moments(engine: TorchEngine) -> list[Tensor]:
+def _moments(engine: Metered) -> list[Tensor]:
     states = engine.optimizer.adamw.state.values()
     return [value for state in states for value in state.values() if isinstance(value, Tensor)]
 
 
-def _gathered(engine: TorchEngine) -> list[Tensor]:
+def _gathered(engine: Metered) -> list[Tensor]:
     """Whole copies of split parameters; where a replica is used in place it is the parameter itself."""
     own = {local(parameter).untyped_storage()._cdata for parameter in engine.parameters.values()}
     outputs = [output for stage in engine.stages for parameter in split(stage) for output in parameter.all_gather_outputs]
     return [output for output in outputs if output.untyped_storage()._cdata not in own]
 
 
-def _whole(engine: TorchEngine) -> list[Tensor]:
+def _whole(engine: Metered) -> list[Tensor]:
     accounts = [parameter for stage in engine.stages for parameter in split(stage)]
     return [parameter._unsharded_param for parameter in accounts if hasattr(parameter, "_unsharded_param")]
 
 
-def _outside(engine: TorchEngine) -> int:
+def _outside(engine: Metered) -> int:
     """Bytes of parameters and states in a mapped file or on another device."""
     kept = map(local, [*engine.parameters.values(), *_moments(engine)])
     away = [tensor for tensor in kept if tensor.device != torch.device(engine.device) or is_mapped(tensor.untyped_storage())]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import DTYPES
-from danlu.engines.torch.meter import random_batch
+from danlu.engines.torch.trial import random_batch
 from danlu.recipe import parse, resolve_shape
 
 BUDGET = 0.25
