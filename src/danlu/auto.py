@@ -21,7 +21,7 @@ from danlu.plan.verdict import paste
 from danlu.plan.words import gigabytes, layout, techniques
 from danlu.recipe import Recipe, resolve_shape
 from danlu.recipe.load import parse
-from danlu.recipe.sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import MemorySection, ParallelSection
 from danlu.watch.probes import machine
 
 CPU = "cpu"

@@ -31,7 +31,7 @@ from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, for_inference, resolve_shape
 from danlu.recipe.explain import from_validation
 from danlu.recipe.fields import dotted
-from danlu.recipe.sections import GenerateSection
+from danlu.recipe.watch_sections import GenerateSection
 from danlu.run_folder import BUSY, RunFolder
 from danlu.train import checkpoint
 from danlu.train.checkpoint import Checkpoint

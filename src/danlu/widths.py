@@ -9,7 +9,7 @@ from typing import Any
 from danlu.model.shape import ModelShape
 from danlu.plan.verdict import table
 from danlu.recipe import Recipe, resolve_shape
-from danlu.recipe.sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import MemorySection, ParallelSection
 
 STEPS = 4
 FACTORS, WIDTHS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4), 4

@@ -11,7 +11,8 @@ from hypothesis import settings
 
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
-from danlu.recipe.sections import DataSection, ModelSection, Recipe
+from danlu.recipe.data_sections import DataSection
+from danlu.recipe.sections import ModelSection, Recipe
 
 settings.register_profile("no deadline", deadline=None)  # the machine may be busy
 settings.load_profile("no deadline")

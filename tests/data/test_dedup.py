@@ -21,7 +21,7 @@ from danlu.data.dedup.sketch import Sketcher
 from danlu.data.read import Document
 from danlu.data.sources import resolve
 from danlu.errors import DanluError, UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 from .conftest import write_jsonl
 

@@ -21,7 +21,7 @@ from danlu.data.ledger import Ledger
 from danlu.data.read import documents
 from danlu.data.sources import resolve
 from danlu.errors import UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 TEXTS = ["plain", "炼丹 炼丹", "emoji 🐉\r\n", "tab\tand \x00 \x1b control", "end\n\n"]
 
@@ -340,7 +340,7 @@ import resource, sys
 from danlu.data.ledger import Ledger
 from danlu.data.read import documents
 from danlu.data.sources import resolve
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 import pyarrow.parquet
 files = resolve([Source(path=sys.argv[1])]).files
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -10,7 +10,7 @@ from danlu.data import sample as module
 from danlu.data.sample import dense_bytes, training_sample
 from danlu.data.sources import resolve
 from danlu.data.split import place
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 from .conftest import lines, write_jsonl
 

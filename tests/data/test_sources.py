@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from danlu.data.sources import format_of, matches, resolve
 from danlu.errors import UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 
 def source(path: Path | str, **settings: object) -> Source:
@@ -225,7 +225,7 @@ from danlu.data.ledger import Ledger
 from danlu.data.read import documents
 from danlu.data.sources import resolve
 from danlu.errors import UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 os.chdir({str(tmp_path)!r})
 list(documents([], Ledger()))
 if os.geteuid() == 0:

@@ -65,7 +65,7 @@ def dedup(
 
     from danlu.data.curate.job import curate, settings_of, summary
     from danlu.data.sources import resolve
-    from danlu.recipe.sections import DataSection
+    from danlu.recipe.data_sections import DataSection
 
     settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
     try:

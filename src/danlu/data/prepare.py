@@ -24,7 +24,8 @@ from danlu.data.split import place
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.files import locked
-from danlu.recipe.sections import DataSection, Recipe
+from danlu.recipe.data_sections import DataSection
+from danlu.recipe.sections import Recipe
 
 Report = Callable[[str], None]
 TRAIN, VALIDATION = "train", "validation"

@@ -14,7 +14,8 @@ from danlu.data.prepared import WAY_OUT, Prepared
 from danlu.data.sources import resolve
 from danlu.data.tokenizer import tokenizer_file
 from danlu.errors import UserError
-from danlu.recipe.sections import DataSection, Recipe
+from danlu.recipe.data_sections import DataSection
+from danlu.recipe.sections import Recipe
 
 SHAPING = ("sources", "tokenizer", "validation_fraction", "shard_tokens", "curate")
 """Fields of the data section that the prepared files depend on; the others are read when batches are made."""

@@ -8,7 +8,7 @@ from danlu.data.ledger import Ledger
 from danlu.data.read import documents
 from danlu.data.sources import SourceFile
 from danlu.data.split import place
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 DENSE_BYTES = 20_000_000
 """Bytes of text without spaces between words (Chinese, Japanese, Thai) at most. The trainer takes every run of letters for

@@ -15,7 +15,7 @@ from typing import Any
 
 from danlu.data.ledger import one_line
 from danlu.errors import UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 FORMATS = {".txt": "whole", ".md": "whole", ".py": "whole", ".jsonl": "lines", ".json": "json", ".parquet": "parquet"}
 COMPRESSIONS = (".gz", ".zst")

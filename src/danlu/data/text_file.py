@@ -15,7 +15,7 @@ from danlu.data.sources import resolve
 from danlu.data.stream import TokenStream
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import DanluError, UserError
-from danlu.recipe.sections import Source
+from danlu.recipe.data_sections import Source
 
 
 @contextmanager

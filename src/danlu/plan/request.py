@@ -9,7 +9,7 @@ from typing import Any, get_args
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Dimensions, Job, offload_kind
 from danlu.recipe import Recipe
-from danlu.recipe.sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import MemorySection, ParallelSection
 
 SCHEDULES: tuple[str, ...] = get_args(ParallelSection.model_fields["schedule"].annotation)
 """Orders of the pipeline that a recipe can ask for; the search chooses among what danlu runs."""

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import ValidationError
 
 from danlu.errors import UserError
+from danlu.recipe.data_sections import Source
 from danlu.recipe.fields import Path, annotation_at, describe, dotted, entry_annotation, field_at, section_class
 from danlu.recipe.hints import Hint, nearest_choice, unknown_key
-from danlu.recipe.sections import Source
 from danlu.recipe.write import yaml_scalar
 
 _OTHERS_NAMED = 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from danlu.model.shape import RopeScaling
-from danlu.recipe.sections import Recipe, Section
+from danlu.recipe.section import Section
+from danlu.recipe.sections import Recipe
 
 _ROPE = {
     "original_max_sequence_length": ("llama3", "yarn"),

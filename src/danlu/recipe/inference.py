@@ -10,7 +10,8 @@ from danlu.errors import UserError
 from danlu.recipe.explain import Origins, fail, from_validation
 from danlu.recipe.load import parse
 from danlu.recipe.overrides import apply
-from danlu.recipe.sections import ParallelSection, Recipe
+from danlu.recipe.sections import Recipe
+from danlu.recipe.train_sections import ParallelSection
 
 FIELDS = ("data", "tensor", "pipeline", "zero_stage")
 """Of parallel; the others order or split a training step."""

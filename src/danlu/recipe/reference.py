@@ -14,7 +14,7 @@ from danlu.recipe.sections import AUTOMATIC, Recipe
 _HEAD = """\
 # The recipe
 
-<!-- Written by `python -m danlu.recipe` from the types in src/danlu/recipe/sections.py; change those, then run it again. -->
+<!-- Written by `python -m danlu.recipe` from the types in src/danlu/recipe/*sections.py; change those, then run it again. -->
 
 One YAML file describes a run. The smallest one that works:
 

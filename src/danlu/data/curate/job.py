@@ -31,7 +31,7 @@ from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
-from danlu.recipe.sections import DataSection
+from danlu.recipe.data_sections import DataSection
 
 Report = Callable[[str], None]
 REPORT, STATE, WORK = "report.json", "state.json", "work"

@@ -1,0 +1,116 @@
+"""Sections of the recipe: from raw text to batches."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from danlu.recipe.section import RESUMABLE, Section
+
+
+class Source(Section):
+    """One place that text comes from."""
+
+    path: str = Field(
+        description="File, folder or glob (`**`: any depth); `{stdlib}` is Python's standard library (without "
+        "site-packages), `~` the home folder."
+    )
+    exclude: list[str] = Field(
+        [],
+        description="Globs that are left out: without a slash a name at any depth, with one the path below the source's folder; "
+        "a folder goes with all that is in it.",
+    )
+    text: str = Field("text", description="Field that holds the text in JSON and Parquet; dots reach into nested objects.")
+    weight: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        description="Passes over this source in one epoch; 0.5 keeps half of its documents, 2.0 has each twice.",
+    )
+
+
+class TrainTokenizer(Section):
+    """A byte-level BPE tokenizer trained on the run's own training documents."""
+
+    vocab_size: int = Field(8192, ge=300, le=1_000_000, description="Tokens, special tokens included.")
+    sample_bytes: int = Field(100_000_000, gt=0, description="Bytes of text that it is trained on, at most.")
+
+
+class TokenizerSection(Section):
+    """Train a tokenizer, or load one; exactly one of the two."""
+
+    train: TrainTokenizer | None = Field(None, description="Train a byte-level BPE; null when path is given.")
+    path: str | None = Field(None, description="A tokenizer.json, or a folder that holds one.")
+    begin: str | None = Field(None, description="Token put before a document; null: what the tokenizer's own settings say.")
+    end: str | None = Field(None, description="Token put after a document; null: what the tokenizer's own settings say.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TokenizerSection:
+        if self.train is not None and self.path is not None:
+            raise ValueError("train and path are both given; keep one, and leave the other out or set it to null")
+        if self.path is None and (self.begin is not None or self.end is not None):
+            raise ValueError(
+                "begin and end belong to a loaded tokenizer, and a trained one has its own; give path, or leave them out"
+            )
+        return self
+
+    @property
+    def training(self) -> TrainTokenizer | None:
+        """The training settings in force: the given ones, or the defaults when nothing is loaded."""
+        return self.train or (None if self.path else TrainTokenizer())
+
+
+class DedupSection(Section):
+    """Near-duplicates: MinHash LSH over words or, where words are not spaced, characters; the best copy of each group stays."""
+
+    threshold: float = Field(0.8, ge=0.3, le=0.99, description="Jaccard similarity from which two documents count as copies.")
+    permutations: int = Field(112, ge=16, le=1024, description="Hash functions; more of them judge pairs more sharply.")
+    rows: int | None = Field(
+        None,
+        ge=1,
+        description="Hashes in a band, a divisor of permutations; null: as many as still find a pair at the threshold.",
+    )
+    shingle: int = Field(5, ge=1, le=32, description="Words, or characters of unspaced scripts, in a shingle.")
+    verify: Literal["estimate", "exact"] = Field(
+        "estimate", description="How a candidate pair is checked: by all its hashes, or by its true Jaccard."
+    )
+
+    @model_validator(mode="after")
+    def _whole_bands(self) -> DedupSection:
+        if self.rows is not None and self.permutations % self.rows:
+            raise ValueError(f"rows {self.rows} does not divide permutations {self.permutations}; choose a divisor")
+        return self
+
+
+class CurateSection(Section):
+    """What is done to documents between reading and tokenising."""
+
+    dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
+    workers: int = Field(
+        0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
+    )
+
+
+class DataSection(Section):
+    """From raw text to batches."""
+
+    sources: list[Source] = Field(min_length=1, description="Where the text comes from.")
+    tokenizer: TokenizerSection = Field(TokenizerSection(), description="Train one, or load one.")
+    curate: CurateSection | None = Field(None, description="Stages that choose documents; null: all that can be read are taken.")
+    memory: str = Field(
+        "4GiB",
+        pattern=r"^[1-9][0-9]* ?(MiB|GiB)$",
+        description="What sorting in curation may take.",
+        json_schema_extra=RESUMABLE,
+    )
+    sequence_length: int = Field(512, ge=2, description="Tokens a sample.")
+    validation_fraction: float = Field(
+        0.01, ge=0, lt=1, description="Share of documents, chosen by a hash of their text, that is held out."
+    )
+    document_mask: bool = Field(True, description="Attention stays inside a document, and positions restart with it.")
+    bad_line_limit: float = Field(0.01, ge=0, le=1, description="Share of unreadable lines or files above which the job stops.")
+    shard_tokens: int = Field(1 << 27, gt=0, description="Tokens after which a new shard file is begun.")
+    workers: int = Field(
+        1, ge=0, le=64, description="Loader processes; 0 loads in the training process.", json_schema_extra=RESUMABLE
+    )

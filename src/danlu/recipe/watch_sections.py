@@ -1,0 +1,47 @@
+"""Sections of the recipe: what a person sees of a run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from danlu.recipe.section import RESUMABLE, Section
+
+
+class GenerateSection(Section):
+    """The samples that are printed after training."""
+
+    prompts: list[str] = Field(["", "The "], min_length=1, description="Texts to continue.", json_schema_extra=RESUMABLE)
+    max_tokens: int = Field(64, gt=0, description="New tokens a sample.", json_schema_extra=RESUMABLE)
+    temperature: float = Field(0.8, ge=0, description="0 always takes the most likely token.", json_schema_extra=RESUMABLE)
+    top_k: int = Field(0, ge=0, description="Only the k most likely tokens; 0: all.", json_schema_extra=RESUMABLE)
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="Only the most likely tokens of this total probability.", json_schema_extra=RESUMABLE
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the sampling.", json_schema_extra=RESUMABLE)
+
+
+class WatchSection(Section):
+    """What a person sees."""
+
+    print_every: int = Field(
+        10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
+    )
+    hang_seconds: float = Field(
+        300.0,
+        ge=5,
+        description="Time without any progress on any rank after which a run of several processes is ended; ten times as "
+        "much for what happens for the first time since its start.",
+        json_schema_extra=RESUMABLE,
+    )
+    replica_check_every: int = Field(
+        100,
+        ge=0,
+        description="Steps between checks that replicated parameters are the same bits on all ranks; 0: at the start and "
+        "before checkpoints only.",
+        json_schema_extra=RESUMABLE,
+    )
+    memory: bool = Field(
+        False,
+        description="Meter one step operator by operator: peak bytes of parameters, gradients, optimizer, activations, the rest.",
+        json_schema_extra=RESUMABLE,
+    )
