@@ -112,7 +112,7 @@ def test_sentences_lines_and_ellipses() -> None:
     m = measured('He said "no." Then 3.14 left... Why?!\nno end\n今天好。我们走吧！“好的。”走了……\n')
     assert m[k.SENTENCES] == 3 + 4
     assert (m[k.LINES], m[k.ENDED_LINES], m[k.ELLIPSIS_LINES], m[k.ELLIPSES]) == (3, 2, 1, 2)
-    assert m[k.COMMON_CHARACTERS] == 3 and m[k.SHORT_LINES] == 1
+    assert m[k.COMMON_CHARACTERS] == 3 and m[k.SHORT_LINES] == 2
     assert measured("x" * 30)[k.SHORT_LINES] == measured("好" * 15)[k.SHORT_LINES] == 1
     assert measured("x" * 31)[k.SHORT_LINES] == measured("好" * 16)[k.SHORT_LINES] == 0
     assert measured("ok \ufffd\ufffd\ue000 好\U000f0000")[k.UNREADABLE] == 4
