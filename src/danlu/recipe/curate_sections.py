@@ -76,6 +76,13 @@ class CurateSection(Section):
     normalise: NormaliseSection | None = Field(None, description="One form for the same text; null: as it was read.")
     language: LanguageSection | None = Field(None, description="Find the language of each text; null: it is not asked.")
     quality: QualitySection | None = Field(None, description="Rules that a text must pass; null: none.")
+    noise_ratio: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="Share of the kept tokens that comes from texts that failed a soft rule and nothing else; 0.05 to 0.1 keeps "
+        "the model used to text as it is.",
+    )
     dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
     workers: int = Field(
         0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
