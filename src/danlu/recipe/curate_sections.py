@@ -18,13 +18,20 @@ LANGUAGES = (
 
 
 class NormaliseSection(Section):
-    """Text in one form: what a reader sees stays, what only bytes differ in goes. Program code keeps what counts in it."""
+    """Text in one form: what a reader sees stays, what only bytes differ in goes. Code is left as it is, to the byte."""
 
     unicode: Literal["NFC", "NFKC", "none"] = Field(
-        "NFC", description="Unicode form; NFKC also turns full width into half width. Code is left as it is."
+        "NFC", description="Unicode form; NFKC also turns full width into half width, and superscripts into digits."
     )
     control_characters: bool = Field(
         True, description="Take out control and invisible characters; line ends become `\\n`, tabs stay."
+    )
+    mojibake: bool = Field(
+        True, description="Repair lines that were decoded by the wrong table: UTF-8 as Windows-1252 or GBK, GBK as Latin-1."
+    )
+    whitespace: bool = Field(
+        True,
+        description="No blanks at the ends of lines, at most one empty line in a row, none around the text, no no-break blanks.",
     )
 
 
