@@ -35,6 +35,19 @@ class NormaliseSection(Section):
     )
 
 
+class BoilerplateSection(Section):
+    """Lines that belong to a page rather than to its text, and are taken out of it. Code is left as it is."""
+
+    scripts: bool = Field(True, description="Lines with the word JavaScript; C4's rule.")
+    policies: bool = Field(True, description="Lines on terms of use, privacy and cookies; C4's rule.")
+    registrations: bool = Field(True, description="Lines with an ICP number, another registration, or a copyright.")
+    navigation: bool = Field(True, description="Lines of words from menus alone, Chinese and English.")
+    citations: bool = Field(True, description="Marks such as [1] and [edit], but not their lines; C4's rule.")
+    unfinished_lines: bool = Field(
+        False, description="Lines that do not end as a sentence does; C4's rule, which takes headings and lists too."
+    )
+
+
 class LanguageSection(Section):
     """Which language a text is in, by a model that comes with a package; code has none. Later rules go by it."""
 
@@ -81,6 +94,9 @@ class CurateSection(Section):
     """What is done to documents between reading and tokenising. `default` stands for a stage with its defaults."""
 
     normalise: NormaliseSection | None = Field(None, description="One form for the same text; null: as it was read.")
+    boilerplate: BoilerplateSection | None = Field(
+        None, description="Lines that belong to a page rather than to its text; null: they stay."
+    )
     language: LanguageSection | None = Field(None, description="Find the language of each text; null: it is not asked.")
     quality: QualitySection | None = Field(None, description="Rules that a text must pass; null: none.")
     noise_ratio: float = Field(
@@ -95,7 +111,7 @@ class CurateSection(Section):
         0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
     )
 
-    @field_validator("normalise", "language", "quality", "dedup", mode="before")
+    @field_validator("normalise", "boilerplate", "language", "quality", "dedup", mode="before")
     @classmethod
     def _default(cls, value: Any) -> Any:
         return {} if value == "default" else value

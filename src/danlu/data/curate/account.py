@@ -79,18 +79,16 @@ def account(
 
 
 def waterfall(table: dict[int, dict[str, int]], tally: Tally, stages: Sequence[str]) -> list[dict[str, Any]]:
-    """Documents and bytes of text that were read, left out by each stage, and kept.
-
-    Stages also change texts, so the bytes need not add up.
-    """
+    """Documents and bytes of text that were read, that each stage took or changed, and that are kept: a sum that is right."""
 
     def total(name: str) -> int:
         return sum(row[name] for row in table.values())
 
-    rows = [{"stage": "read", "documents": total("read"), "bytes": total("read_bytes")}]
+    rows = [{"stage": "read", "documents": total("read"), "bytes": total("read_bytes"), "changed": 0}]
     for stage in stages:
         rules = [rule for rule in tally.rules if rule.startswith(f"{stage}.")]
         out = sum(tally.rules[rule] for rule in rules), sum(tally.rule_bytes[rule] for rule in rules)
-        rows.append({"stage": stage, "documents": -out[0], "bytes": -out[1]})
-    rows.append({"stage": "kept", "documents": total("kept"), "bytes": total("kept_bytes")})
+        size = tally.changed_bytes[stage] - out[1]
+        rows.append({"stage": stage, "documents": -out[0], "bytes": size, "changed": tally.changed[stage]})
+    rows.append({"stage": "kept", "documents": total("kept"), "bytes": total("kept_bytes"), "changed": 0})
     return rows

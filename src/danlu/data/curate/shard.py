@@ -96,6 +96,9 @@ def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter, 
         verdicts = stage.apply([one.document for one in judged])
         before, judged = judged, []
         for one, verdict in zip(before, verdicts, strict=True):
+            now = verdict.document if isinstance(verdict, Rejected) else verdict
+            if now.text is not one.document.text:
+                spool.tally.change(stage.name, one.document.text, now.text)
             if not isinstance(verdict, Rejected):
                 judged.append(one._replace(document=verdict))
             elif spare and verdict.soft:

@@ -60,6 +60,10 @@ class Tally:
     """Documents by stage and rule."""
     rule_bytes: Counter[str] = field(default_factory=Counter)
     """Bytes of text of those, as they were when the rule saw them."""
+    changed: Counter[str] = field(default_factory=Counter)
+    """Documents by the stage that changed their text."""
+    changed_bytes: Counter[str] = field(default_factory=Counter)
+    """Bytes that they grew by."""
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The first few of each rule."""
 
@@ -67,6 +71,11 @@ class Tally:
         """Count documents, once each, when it is known what becomes of them in this pass; `lengths` are bytes."""
         languages = [document.language for document in documents]
         self.seen.count(lengths, languages, np.array([document.score for document in documents]))
+
+    def change(self, stage: str, before: str, after: str) -> None:
+        """Count a document whose text a stage changed."""
+        self.changed[stage] += 1
+        self.changed_bytes[stage] += len(after.encode()) - len(before.encode())
 
     def wants(self, rule: str) -> bool:
         """Whether there is room for another sample of the rule."""
@@ -84,6 +93,8 @@ class Tally:
         self.seen.add(other["seen"])
         self.rules.update(other["rules"])
         self.rule_bytes.update(other["rule_bytes"])
+        self.changed.update(other["changed"])
+        self.changed_bytes.update(other["changed_bytes"])
         for rule, samples in other["samples"].items():
             mine = self.samples.setdefault(rule, [])
             mine += samples[: SAMPLES - len(mine)]
@@ -93,5 +104,7 @@ class Tally:
             "seen": self.seen.as_dict(),
             "rules": dict(sorted(self.rules.items())),
             "rule_bytes": dict(sorted(self.rule_bytes.items())),
+            "changed": dict(sorted(self.changed.items())),
+            "changed_bytes": dict(sorted(self.changed_bytes.items())),
             "samples": dict(sorted(self.samples.items())),
         }
