@@ -22,7 +22,7 @@ GO = {
     ],
 }  # fmt: skip
 STAY = [
-    "Home is where the heart is.", "JavaSkript ist kein Wort.", "他上一篇文章写得很好，下一篇更好。", "首页的设计花了很久。", "搜索",
+    "Home is where the heart is.", "JavaSkript ist kein Wort.", "他上一篇文章写得很好，下一篇更好。", "首页花了很久。", "搜索",
     "About us there is nothing to tell.", "备案的手续很简单，三天就能办好。", "She said: more, more, more!", "大小", "登录", "中",
     "Copyrights differ from patents in many ways.", "Cookies are baked at 180 degrees.", "", "今天的天气。",
 ]  # fmt: skip

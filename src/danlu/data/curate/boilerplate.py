@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from danlu.data.curate.stage import Rejected
 from danlu.data.read import Document
@@ -18,6 +19,7 @@ from danlu.recipe.curate_sections import BoilerplateSection
 
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+REGISTERED = ("icp备", "icp证", "公网安备", "备案", "许可证", "版权所有", "copyright", "©", "all rights reserved")
 REGISTRATION = re.compile(
     r"icp[备证]|公网安备|(?:备案|许可证)(?:编?号)?[:：]?\s*\S*\d{5,}|"
     r"版权所有|copyright\s*(?:©|\(c\)|\d{4})|©\s*\d{4}|all rights reserved"
@@ -58,33 +60,43 @@ def words() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(line.removesuffix(" !") for line in listed), frozenset(line[:-2] for line in listed if line.endswith(" !"))
 
 
-LineRule = Callable[[str], bool]
-"""Whether a line without blanks around it, in lower case, is boilerplate."""
+class LineRule(NamedTuple):
+    """A rule on lines."""
+
+    fires: Callable[[str], bool]
+    """Whether a line without blanks around it, in lower case, is boilerplate."""
+    needles: tuple[str, ...] = ()
+    """What a text has, one of these at least, if the rule fires on one of its lines; empty: nothing is sure."""
 
 
 def rules_of(settings: BoilerplateSection) -> list[LineRule]:
     """The rules that are on."""
-    rules: list[LineRule] = []
-    if settings.scripts:
-        rules.append(script)
-    if settings.policies:
-        rules.append(policy)
-    if settings.registrations:
-        rules.append(registration)
-    if settings.navigation:
-        rules.append(navigation)
-    if settings.unfinished_lines:
-        rules.append(unfinished)
-    return rules
+    rules = {
+        "scripts": LineRule(script, ("javascript",)),
+        "policies": LineRule(policy, POLICIES),
+        "registrations": LineRule(registration, REGISTERED),
+        "navigation": LineRule(navigation),
+        "unfinished_lines": LineRule(unfinished),
+    }
+    return [rule for name, rule in rules.items() if getattr(settings, name)]
 
 
 def cleaned(text: str, rules: Sequence[LineRule], citations: bool) -> str:
-    """The text without the lines that a rule names, and without marks of citation; empty lines stay where both neighbours do."""
+    """The text without the lines that a rule names, and without marks of citation."""
     if citations and "[" in text:
         text = CITATION.sub("", text)
+    lower = text.lower()
+    fires = [rule.fires for rule in rules if not rule.needles or any(needle in lower for needle in rule.needles)]
+    if not fires:
+        return text
     lines = text.split("\n")
-    kept = [line for line in lines if not (bare := line.strip().lower()) or not any(rule(bare) for rule in rules)]
-    return text if len(kept) == len(lines) else "\n".join(kept).strip("\n")
+    bare = (line.strip() for line in lower.split("\n"))
+    dropped = [number for number, line in enumerate(bare) if line and any(fire(line) for fire in fires)]
+    if not dropped:
+        return text
+    for number in reversed(dropped):
+        del lines[number]
+    return "\n".join(lines).strip("\n")
 
 
 def script(line: str) -> bool:
@@ -104,7 +116,7 @@ def registration(line: str) -> bool:
 
 def navigation(line: str) -> bool:
     """Is made of words of menus alone, or leads to the page before or after."""
-    if len(line) > NAVIGATION_COLUMNS:
+    if len(line) > NAVIGATION_COLUMNS or line[-1] in ".,;。，；！？":
         return False
     menu, alone = words()
     if line in alone or LEADING.match(line):
