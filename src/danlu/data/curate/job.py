@@ -44,6 +44,8 @@ WORTH_A_PROCESS = 256 << 20
 """Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
 LARGEST = 10
 """Groups of copies that the report names."""
+NAMED = 5
+"""Rules that the summary names."""
 FAR_BELOW = 1e9
 """Off the score of what failed a soft rule, where the best of some copies is chosen."""
 
@@ -167,7 +169,10 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
 def summary(done: Curated) -> str:
     """One line on what became of the documents."""
     facts = done.report
-    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    most = sorted(facts["rules"].items(), key=lambda pair: -pair[1])
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in most[:NAMED])
+    if len(most) > NAMED:
+        rules += f", {sum(count for _, count in most[NAMED:]):,} by {len(most) - NAMED} other rules"
     return (
         f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
         + (f" ({rules})" if rules else "")
