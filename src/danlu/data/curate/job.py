@@ -19,13 +19,14 @@ import numpy as np
 
 from danlu import __version__
 from danlu.data.curate.account import Fate, account, fates
-from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, Copies, last_pass, noise_pass
+from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, Copies, last_pass, noise_pass, texts_of
 from danlu.data.curate.noise import Count, Pool, byte_sizes, draw
+from danlu.data.curate.page import write_page
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.curate.stages import stages_of
-from danlu.data.curate.tally import Tally
+from danlu.data.curate.tally import EXCERPT, Tally
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher
@@ -253,23 +254,25 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     if not kept:
         most = dict(tally.rules.most_common(3))
         raise UserError(f"nothing is kept of {ledger.records:,} records: {most}, {ledger.bad:,} bad")
-    write_json(
-        partial / REPORT,
-        {
-            "identity": identity,
-            "records": ledger.records,
-            "kept": kept,
-            "rejected": tally.rules.total(),
-            "empty": ledger.empty,
-            "unreadable": ledger.bad,
-            "rules": dict(sorted(tally.rules.items())),
-            "groups": found.groups if found else 0,
-            "largest_groups": _largest(found, fate) if found else [],
-            **account([shard.source for shard in cut], spools, fate, noise, tally, names),
-            "read": ledger.as_dict(),
-            "shards": described,
-        },
-    )
+    paths = [fingerprint["path"] for fingerprint in listing.fingerprints]
+    made = {
+        "identity": identity,
+        "records": ledger.records,
+        "kept": kept,
+        "rejected": tally.rules.total(),
+        "empty": ledger.empty,
+        "unreadable": ledger.bad,
+        "rules": dict(sorted(tally.rules.items())),
+        "groups": found.groups if found else 0,
+        "largest_groups": _largest(found, fate, spools, fields) if found else [],
+        **account([shard.source for shard in cut], spools, fate, noise, tally, names),
+        "read": ledger.as_dict(),
+        "shards": described,
+    }
+    for row in made["sources"]:
+        row["path"] = paths[row["source"]]
+    write_page(partial, made)
+    write_json(partial / REPORT, made)
     (partial / STATE).unlink()
     shutil.rmtree(work)
 
@@ -320,12 +323,17 @@ def _lines(found: Groups, fate: Sequence[Fate]) -> Callable[[np.ndarray[Any, Any
     return names
 
 
-def _largest(found: Groups, fate: Sequence[Fate]) -> list[dict[str, Any]]:
+def _largest(found: Groups, fate: Sequence[Fate], spools: Sequence[Spool], fields: Sequence[str]) -> list[dict[str, Any]]:
     soft = np.concatenate([one.soft for one in fate])
     leaders, copies = np.unique(found.leader[(found.leader >= 0) & ~soft], return_counts=True)
     order = np.lexsort((leaders, -copies))[:LARGEST]
-    names = _lines(found, fate)(leaders[order])
-    return [{"kept": name, "copies": int(count)} for name, count in zip(names, copies[order], strict=True)]
+    firsts = np.cumsum([0, *(spool.documents for spool in spools)])
+    made = []
+    for leader, name, count in zip(leaders[order], _lines(found, fate)(leaders[order]), copies[order], strict=True):
+        shard = int(np.searchsorted(firsts, leader, side="right")) - 1
+        (text,) = texts_of(spools[shard], fields[shard], np.array([leader - firsts[shard]]))
+        made.append({"kept": name, "copies": int(count), "text": text[:EXCERPT]})
+    return made
 
 
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
