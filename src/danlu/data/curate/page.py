@@ -99,7 +99,8 @@ def _noise(noise: Mapping[str, Any] | None) -> list[str]:
     unit = noise["unit"]
     text = (
         f"{noise['achieved']:.2%} of the {unit} come from documents that failed a soft rule and nothing else; "
-        f"{noise['target']:.2%} were asked for. {noise['documents']:,} of {noise['candidates']:,} candidates were drawn, by a hash of their text."
+        f"{noise['target']:.2%} were asked for. {noise['documents']:,} of {noise['candidates']:,} candidates "
+        "were drawn, by a hash of their text."
     )
     most = max(noise["rules"].values(), default=1)
     rows = sorted(noise["rules"].items(), key=lambda pair: -pair[1])
