@@ -25,9 +25,10 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md
+docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md, docs/curation-rules.md
 	$(BIN)/python -m danlu.recipe
 	$(BIN)/python -m danlu.doctor
+	$(BIN)/python -m danlu.data.curate.quality
 
 parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/run.py $(WRITE)
