@@ -151,7 +151,10 @@ def test_layouts_say_what_one_process_says(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     reference, *layouts = (json.loads(line) for line in (tmp_path / "told").read_text().splitlines())
     assert len(layouts) == len(LAYOUTS)
+    assert reference["seconds"].keys() == {"forward", "backward", "optimizer"}
     for layout, found in zip(LAYOUTS, layouts, strict=True):
+        assert found["seconds"].keys() == {"forward", "backward", "optimizer", "communication"}
+        assert min(found["seconds"].values()) > 0
         assert found["logits"] == pytest.approx(reference["logits"], rel=1e-4), layout
         assert found["tensors"].keys() == reference["tensors"].keys()
         for key, sums in reference["tensors"].items():
