@@ -98,7 +98,7 @@ def test_activations_and_logits_are_those_of_the_forward_pass(engine_of: Of, bat
         check(found, "activation", f"model.layers.1{part}", torch.cat(each))
     expected = max(attended[1], attended[1 + 3])
     assert found.attention_logits["model.layers.1.self_attn"] == pytest.approx(expected, rel=1e-5)
-    assert not engine.model._forward_hooks and not layer._forward_hooks and engine.observer is None
+    assert not layer._forward_hooks and engine.observer is None
 
 
 def test_documents_hide_logits(engine_of: Of, batch_of: Of) -> None:
