@@ -296,19 +296,19 @@ def _json(data: Mapping[str, Any]) -> str:
 
 def names(path: Path | str) -> list[str]:
     """The names of all recorded signals, sorted."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return [name for (name,) in connection.execute("SELECT name FROM names ORDER BY name")]
 
 
 def segments(path: Path | str) -> list[Segment]:
     """The starts and resumes of the run, oldest first."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _segments(connection)
 
 
 def events(path: Path | str) -> list[Event]:
     """All events, those of replaced steps included, in the order in which they happened."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         rows = connection.execute("SELECT segment, step, time, kind, message, data FROM events ORDER BY id")
         return [
             Event(segment, step, moment, kind, message, json.loads(data)) for segment, step, moment, kind, message, data in rows
@@ -318,13 +318,13 @@ def events(path: Path | str) -> list[Event]:
 def series(path: Path | str, name: str) -> Series:
     """One signal as (steps, values), steps rising; the latest segment wins from its first step on. Empty for an unknown name."""
     query = 'SELECT step, value FROM "values" WHERE name = (SELECT id FROM names WHERE name = ?) AND segment = ? AND step < ?'
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _merged(connection, query, (name,))
 
 
 def times(path: Path | str) -> Series:
     """The wall clock as (steps, seconds since 1970), merged as `series` is."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _merged(connection, "SELECT step, time FROM steps WHERE segment = ? AND step < ?", ())
 
 
@@ -347,7 +347,7 @@ def _merged(connection: sqlite3.Connection, query: str, arguments: tuple[str, ..
 
 
 @contextmanager
-def _reading(path: Path | str) -> Iterator[sqlite3.Connection]:
+def reading(path: Path | str) -> Iterator[sqlite3.Connection]:
     """A connection that changes no record; in WAL mode it neither blocks the writer nor waits for it."""
     path = Path(path)
     if not path.is_file():
