@@ -82,7 +82,7 @@ def test_every_verb_has_an_example_that_parses(path: tuple[str, ...], command: c
         called: click.Command = cli.cli
         while isinstance(called, click.Group):
             default = getattr(called, "default", "")
-            called = called.commands[words.pop(0) if words[0] in called.commands else default]
+            called = called.commands[words.pop(0) if words and words[0] in called.commands else default]
         called.make_context("danlu", words)  # raises where the example is wrong
 
 
