@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
 from collections import Counter
@@ -13,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.spool import LINES, PLACES, REJECTED, Spool, rejection
+from danlu.data.curate.lines import Lines, lines_of
+from danlu.data.curate.spool import PLACES, REJECTED, Spool, rejection
 from danlu.data.dedup.groups import Sketches
 
 KEPT, LEFT_OUT = "kept", "rejected"
@@ -50,13 +50,14 @@ def last_pass(spool: Spool, folder: Path, first: int, copies: Copies, sketches: 
         same, alike = sketches.same(*pair), sketches.estimates(*pair)
         with partial.open("ab", buffering=1 << 20) as out, (spool.folder / PLACES).open("rb") as places:
             found = zip(
-                _only(places, leaves), _lines(spool, copies.rows), copies.names, same.tolist(), alike.tolist(), strict=True
+                _only(places, leaves), lines_of(spool, copies.rows), copies.names, same.tolist(), alike.tolist(), strict=True
             )
             for place, line, leader, is_same, jaccard in found:
                 rule = EXACT if is_same else NEAR
                 counts[f"dedup.{rule}"] += 1
                 out.write(rejection("dedup", rule, round(jaccard, 3), place.rstrip(b"\n").decode(), line, kept=leader))
-    _copy(spool, ~leaves, aside)
+    with Lines(spool) as lines:
+        lines.copy(~leaves, aside)
     os.replace(partial, left_out)
     os.replace(aside, kept)
     return counts
@@ -64,23 +65,3 @@ def last_pass(spool: Spool, folder: Path, first: int, copies: Copies, sketches: 
 
 def _only(lines: Iterable[bytes], wanted: Array) -> Iterator[bytes]:
     return (line for line, want in zip(lines, wanted.tolist(), strict=True) if want)
-
-
-def _lines(spool: Spool, rows: Array) -> Iterator[bytes]:
-    ends = spool.ends()
-    with (spool.folder / LINES).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for row in rows.tolist():
-            yield data[int(ends[row - 1]) if row else 0 : int(ends[row])]
-
-
-def _copy(spool: Spool, stays: Array, target: Path) -> None:
-    """Copy the lines that stay, run by run."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
-    ends = np.concatenate([[0], spool.ends()])
-    with (spool.folder / LINES).open("rb") as source, target.open("wb") as out:
-        for start, stop in zip(ends[edges[::2]].tolist(), ends[edges[1::2]].tolist(), strict=True):
-            source.seek(start)
-            while start < stop:
-                piece = source.read(min(stop - start, 1 << 20))
-                out.write(piece)
-                start += len(piece)
