@@ -16,8 +16,9 @@ help:  ## this list
 quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml end to end
 	$(BIN)/danlu run recipes/quickstart.yaml
 
+# Two files of tests at a time; one process has all tests of a file, since they share what is costly to make.
 test: lint  ## everything, both engines: lint, types, the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff check .
@@ -67,7 +68,7 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 # torch goes first, so that no other package draws in another build of it.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,dev]'
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures

@@ -95,7 +95,8 @@ def both(file: SourceFile) -> tuple[list[tuple[str, str]], Ledger]:
     ledgers = Ledger(), Ledger()
     one = [(document.text, document.place) for document in documents([file], ledgers[0])]
     many: list[tuple[str, str]] = []
-    content = gzip.open(file.path).read() if file.path.endswith(".gz") else Path(file.path).read_bytes()
+    content = Path(file.path).read_bytes()
+    content = gzip.decompress(content) if file.path.endswith(".gz") else content
     for found in read([file], ledgers[1], {"lines": line_texts}):
         if isinstance(found, LineTexts):
             texts = [part.tobytes().decode() for part in np.split(found.data, found.ends[:-1])]
@@ -128,7 +129,7 @@ def test_many_at_a_time_are_the_same_as_one_by_one(
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(gzip.compress(corpus()) if suffix else corpus())
     found, ledger = both(SourceFile(str(path), 0, "text", path.stat().st_size))
-    assert len(found) > 380 and ledger.bad == 3 and ledger.empty == 8
+    assert len(found) > 380 and ledger.bad == 3 and ledger.empty == 7
     assert found[-1][1] == f"{path}:400"
 
 

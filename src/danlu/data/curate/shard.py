@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from danlu.data.curate.spool import DONE, SpoolWriter
-from danlu.data.curate.stage import Rejected, Stage
+from danlu.data.curate.stage import Judged, Rejected, Stage
 from danlu.data.dedup.plan import Plan
 from danlu.data.dedup.sketch import SketchWriter, back_to_back
 from danlu.data.ledger import Ledger
@@ -74,8 +74,11 @@ def _parts(file: SourceFile) -> list[SourceFile]:
     return [replace(file, size=stop - start, part=(start, stop)) for start, stop in pairwise(cuts)]
 
 
-def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan | None) -> None:
-    """Make `folder`/<number of the shard>, complete or absent; nothing is done when it is there."""
+def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan | None, spare: bool = False) -> None:
+    """Make `folder`/<number of the shard>, complete or absent; nothing is done when it is there.
+
+    With `spare` what fails softly stays, marked, for noise control to choose from.
+    """
     place = folder / shard.name
     if place.exists():
         return
@@ -90,9 +93,9 @@ def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan |
             spool.keep_lines(batch)
             data, ends = batch.data, batch.ends
         else:
-            kept, before = _judged(batch, stages, spool)
-            texts = [document.text.encode() for document in kept]
-            spool.keep(kept, before, texts)
+            kept = _judged(batch, stages, spool, spare)
+            texts = [one.document.text.encode() for one in kept]
+            spool.keep(kept, texts)
             data, ends = back_to_back(texts)
         if sketches is not None:
             sketches.add(data, ends)
@@ -102,27 +105,30 @@ def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan |
     counts = {
         "documents": spool.documents,
         "text_bytes": spool.text_bytes,
-        "rejected": dict(spool.rejected),
+        "tally": spool.tally.as_dict(),
         "files": [file.path for file in shard.files],
     }
     (partial / DONE).write_text(json.dumps(counts | {"ledger": ledger.as_dict()}), encoding="utf-8")
     os.replace(partial, place)
 
 
-def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter) -> tuple[list[Document], list[str]]:
-    """The documents that every stage lets pass, and their texts before the first."""
-    kept, before = batch, [document.text for document in batch]
+def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter, spare: bool) -> list[Judged]:
+    """The documents that every stage lets pass; with `spare` those too that fail softly and nothing else."""
+    judged = [Judged(document, document.text) for document in batch]
     for stage in stages:
-        verdicts = stage.apply(kept)
-        kept, texts = [], before
-        before = []
-        for verdict, text in zip(verdicts, texts, strict=True):
-            if isinstance(verdict, Rejected):
-                spool.reject(stage.name, verdict, text)
+        verdicts = stage.apply([one.document for one in judged])
+        before, judged = judged, []
+        for one, verdict in zip(before, verdicts, strict=True):
+            now = verdict.document if isinstance(verdict, Rejected) else verdict
+            if now.text is not one.document.text:
+                spool.tally.change(stage.name, one.document.text, now.text)
+            if not isinstance(verdict, Rejected):
+                judged.append(one._replace(document=verdict))
+            elif spare and verdict.soft:
+                judged.append(Judged(verdict.document, one.before, one.failed or (stage.name, verdict)))
             else:
-                kept.append(verdict)
-                before.append(text)
-    return kept, before
+                spool.reject(stage.name, verdict, one)
+    return judged
 
 
 def _batches(found: Iterable[Document | LineTexts]) -> Iterator[list[Document] | LineTexts]:
