@@ -29,7 +29,7 @@ from danlu.data.curate.tally import Tally
 from danlu.data.curate.workers import each
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
-from danlu.data.dedup.sketch import ShardSketch, Sketcher
+from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
 from danlu.data.ledger import Ledger
 from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
@@ -212,7 +212,7 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     cut = shards(listing.files)
     work = partial / WORK
     if plan is not None:
-        Sketcher(plan).sketch([b"compile, so that no two workers do it at once"])
+        Sketcher(plan).sketch(*back_to_back([b"compile, so that no two workers do it at once"]))
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
     _progress(each(jobs, workers), sizes, report)
