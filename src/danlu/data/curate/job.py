@@ -23,6 +23,7 @@ from danlu.data.curate.final import KEPT, LEFT_OUT, Copies, last_pass
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
+from danlu.data.curate.stages import stages_of
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher
@@ -61,6 +62,7 @@ def settings_of(data: DataSection) -> Settings:
     section = data.curate
     assert section is not None
     return Settings(
+        stages=stages_of(section),
         plan=None if section.dedup is None else plan_of(section.dedup),
         bad_line_limit=data.bad_line_limit,
         workers=section.workers,

@@ -28,7 +28,9 @@ class Rejected(NamedTuple):
 class Stage(Protocol):
     """One step of curation."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What rejections and reports call it."""
 
     def apply(self, documents: Sequence[Document]) -> list[Document | Rejected]:
         """One entry for each document, in order: the document (with another text, score or language if need be), or why not."""

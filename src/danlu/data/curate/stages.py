@@ -1,0 +1,15 @@
+"""The stages that a recipe asks for, in the order in which they run. A new stage is a line here."""
+
+from __future__ import annotations
+
+from danlu.data.curate.normalise import Normalise
+from danlu.data.curate.stage import Stage
+from danlu.recipe.curate_sections import CurateSection
+
+
+def stages_of(section: CurateSection) -> tuple[Stage, ...]:
+    """One stage for each part of the section that is given: changes first, then what is cheap to judge."""
+    found: list[Stage] = []
+    if section.normalise is not None:
+        found.append(Normalise(section.normalise))
+    return tuple(found)
