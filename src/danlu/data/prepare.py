@@ -24,6 +24,7 @@ from danlu.data.split import place
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.files import locked
+from danlu.plural import many
 from danlu.recipe.data_sections import DataSection
 from danlu.recipe.sections import Recipe
 
@@ -65,7 +66,7 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
     if settings is not None:
         reuse.check_vocabulary(settings.vocab_size, recipe, "data.tokenizer.train.vocab_size")
     listing = resolve(data.sources)
-    report(f"sources: {len(listing.files):,} files, {amount(listing.size)}" + _ignored(listing))
+    report(f"sources: {many(len(listing.files), 'file')}, {amount(listing.size)}" + _ignored(listing))
     for note in listing.notes:
         report(f"note: {note}")
     curation = None
@@ -124,7 +125,7 @@ def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report
         _explain_nothing(data, listing)
     size, dense = sum(len(text.encode("utf-8")) for text in sample), sum(dense_bytes(text) for text in sample)
     share = f", {amount(dense)} of it Chinese or the like" if dense > size / 10 else ""
-    report(f"tokenizer: training on {len(sample):,} documents, {amount(size)}{share}")
+    report(f"tokenizer: training on {many(len(sample), 'document')}, {amount(size)}{share}")
     made = tokenizer.load(tokenizer.save(folder, tokenizer.train(sample, settings.vocab_size), tokenizer.BEGIN, tokenizer.END))
     fewer = "" if made.vocab_size == settings.vocab_size else f" (not {settings.vocab_size:,}: no more pairs to merge)"
     report(f"tokenizer: {made.vocab_size:,} tokens{fewer}, {time.monotonic() - began:.1f} s")
@@ -145,7 +146,7 @@ def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
 def _empty(ledger: Ledger) -> UserError:
     first = f"; the first bad one: {ledger.examples[0]}" if ledger.examples else ""
     return UserError(
-        f"data.sources: no text in {ledger.files:,} files ({ledger.empty:,} empty, {ledger.bad:,} bad records{first})"
+        f"data.sources: no text in {many(ledger.files, 'file')} ({ledger.empty:,} empty, {ledger.bad:,} bad records{first})"
     )
 
 
@@ -206,7 +207,7 @@ def _no_validation(fraction: float, documents: int, smallest: float) -> UserErro
 def _summary(index: dict[str, Any], ledger: Ledger, report: Report, seconds: float) -> None:
     train, validation = index["splits"][TRAIN], index["splits"][VALIDATION]
     report(
-        f"read: {ledger.files:,} files, {ledger.documents:,} documents, {amount(ledger.text_bytes)} of text, "
+        f"read: {many(ledger.files, 'file')}, {many(ledger.documents, 'document')}, {amount(ledger.text_bytes)} of text, "
         f"{ledger.empty:,} empty, {ledger.bad:,} bad records"
     )
     for example in ledger.examples[:3]:
@@ -214,7 +215,7 @@ def _summary(index: dict[str, Any], ledger: Ledger, report: Report, seconds: flo
     left_out = index["report"]["left_out_by_weight"]
     tokens, text = train["tokens"] + validation["tokens"], train["text_bytes"] + validation["text_bytes"]
     report(
-        f"prepared: {train['tokens']:,} training tokens in {train['documents']:,} documents, "
+        f"prepared: {train['tokens']:,} training tokens in {many(train['documents'], 'document')}, "
         f"{validation['tokens']:,} validation tokens in {validation['documents']:,}, "
         + (f"{left_out:,} documents left out by weight, " if left_out else "")
         + f"{text / tokens:.2f} bytes a token, {seconds:.1f} s"

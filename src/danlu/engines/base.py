@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -58,6 +58,33 @@ class StepResult:
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
 """What a process's memory is for: the parameters it keeps; whole copies of split ones while in use; half-precision copies of
 weights; gradients; optimizer states; what the forward pass leaves for the backward pass; the rest."""
+
+
+class TensorSums(NamedTuple):
+    """Sums over all entries of a tensor, or of what a module gives out for a batch, wherever its pieces are.
+
+    ``spread`` counts entries (2, 256) by half-octave of the magnitude, as ``danlu.watch.histogram.compressed`` takes them.
+    """
+
+    entries: float
+    total: float
+    squares: float
+    largest: float
+    """Of the magnitudes."""
+    zeros: float
+    spread: np.ndarray | None
+
+
+class Observed(NamedTuple):
+    """What a step did inside the model.
+
+    tensors: by kind (parameter after the step, gradient before clipping, update, activation) and name of the tensor or module in
+    the Hugging Face layout. Parameters and updates are missing where the step was skipped.
+    attention_logits: the largest of each attention module.
+    """
+
+    tensors: dict[tuple[str, str], TensorSums]
+    attention_logits: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -128,6 +155,9 @@ class Engine(Protocol):
         ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
         a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
         """
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """``train_step``, to the same bits, and sums over weights, gradients, updates and activations; all get the same."""
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).

@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from danlu.recipe.quality_sections import QualitySection
 from danlu.recipe.section import RESUMABLE, Section
+
+LANGUAGES = (
+    "am", "ar", "az", "be", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "gu", "he",
+    "hi", "hr", "hu", "hy", "is", "it", "ja", "ka", "kn", "ko", "ku", "lo", "lt", "lv", "ml", "mr", "ms", "nl", "no", "or",
+    "pa", "pl", "pt", "ro", "ru", "sk", "sl", "sq", "sr", "sv", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "yo", "zh",
+)  # fmt: skip
+"""What can be told apart, as ISO 639-1 codes."""
 
 
 class NormaliseSection(Section):
@@ -18,6 +26,26 @@ class NormaliseSection(Section):
     control_characters: bool = Field(
         True, description="Take out control and invisible characters; line ends become `\\n`, tabs stay."
     )
+
+
+class LanguageSection(Section):
+    """Which language a text is in, by a model that comes with a package; code has none. Later rules go by it."""
+
+    keep: list[str] | None = Field(
+        None, description="ISO 639-1 codes such as en and zh; texts in others are left out. null: all languages stay."
+    )
+    least_score: float = Field(
+        0.0, ge=0, le=1, description="Score of the likeliest language below which a text is left out, whatever the language."
+    )
+
+    @field_validator("keep")
+    @classmethod
+    def _codes(cls, keep: list[str] | None) -> list[str] | None:
+        if keep is not None and (wrong := [code for code in keep if code not in LANGUAGES]):
+            raise ValueError(f"{wrong[0]!r} is no language that can be told; there are {' '.join(LANGUAGES)}")
+        if keep == []:
+            raise ValueError("an empty list would leave nothing; name languages, or set it to null to keep all")
+        return keep
 
 
 class DedupSection(Section):
@@ -46,12 +74,14 @@ class CurateSection(Section):
     """What is done to documents between reading and tokenising. `default` stands for a stage with its defaults."""
 
     normalise: NormaliseSection | None = Field(None, description="One form for the same text; null: as it was read.")
+    language: LanguageSection | None = Field(None, description="Find the language of each text; null: it is not asked.")
+    quality: QualitySection | None = Field(None, description="Rules that a text must pass; null: none.")
     dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
     workers: int = Field(
         0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
     )
 
-    @field_validator("normalise", "dedup", mode="before")
+    @field_validator("normalise", "language", "quality", "dedup", mode="before")
     @classmethod
     def _default(cls, value: Any) -> Any:
         return {} if value == "default" else value

@@ -21,6 +21,11 @@ class Source(Section):
         "a folder goes with all that is in it.",
     )
     text: str = Field("text", description="Field that holds the text in JSON and Parquet; dots reach into nested objects.")
+    code: bool | None = Field(
+        None,
+        description="Its texts are program code, which curation neither judges as prose nor changes where it counts; null: `.py` "
+        "files are.",
+    )
     weight: float = Field(
         1.0,
         gt=0,

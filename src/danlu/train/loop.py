@@ -18,6 +18,7 @@ from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, E
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.train import checkpoint, replicas
 from danlu.train.header import header_rows
@@ -46,7 +47,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
         resumed = session.restore()
         if session.position.step >= recipe.train.steps:
-            live.note(f"already trained: {session.position.step} of {recipe.train.steps} steps")
+            live.note(f"already trained: {session.position.step} of {many(recipe.train.steps, 'step')}")
             return session.summary()
         session.check_replicas()
         session.measure_peak()
@@ -184,7 +185,7 @@ class _Session:
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
-                self.event("finished", f"all {train.steps} steps done")
+                self.event("finished", f"all {many(train.steps, 'step')} done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
                 self._save(background=self.recipe.checkpoint.asynchronous and not last)
             if position.non_finite >= train.non_finite_limit:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from danlu.data.curate.language import Language
 from danlu.data.curate.normalise import Normalise
+from danlu.data.curate.quality.stage import Quality
 from danlu.data.curate.stage import Stage
 from danlu.recipe.curate_sections import CurateSection
 
@@ -12,4 +14,8 @@ def stages_of(section: CurateSection) -> tuple[Stage, ...]:
     found: list[Stage] = []
     if section.normalise is not None:
         found.append(Normalise(section.normalise))
+    if section.language is not None:
+        found.append(Language(section.language))
+    if section.quality is not None:
+        found.append(Quality(section.quality))
     return tuple(found)

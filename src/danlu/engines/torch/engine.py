@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
@@ -40,6 +40,7 @@ from danlu.engines.torch.snapshot import (
     weights_files,
     write,
 )
+from danlu.engines.torch.statistics import Observer, observing
 from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
@@ -85,6 +86,7 @@ class TorchEngine:
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
+        self.observer: Observer | None = None
 
     def _join(self) -> Layout:
         """This process's place among those that a launcher started."""
@@ -170,7 +172,11 @@ class TorchEngine:
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
+        if self.observer is not None:
+            self.observer.gradients(scale)
         norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
         return StepResult(mean, supervised, norm, skipped, scale)
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
@@ -183,6 +189,15 @@ class TorchEngine:
         if self._device.type == "cuda":
             found["device"] = torch.cuda.max_memory_allocated(self._device)
         return result, self.layout.gather(found)
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """Activations only without ``train.compile``."""
+        with observing(self, histograms) as self.observer:
+            try:
+                result = self.train_step(batch, learning_rate)
+                return result, self.observer.result()
+            finally:
+                self.observer = None
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
