@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
 
@@ -90,3 +91,6 @@ def dedup(
         print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
     else:
         click.echo(summary(done))
+
+
+data_group.add_command(train_scorer)

@@ -56,7 +56,7 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
             if kind == "parquet":
                 yield from _parquet(file, ledger)
             else:
-                with open(file.path, "rb") as raw, _decompressed(raw, compression) as stream:
+                with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
                     ledger.current = raw
                     yield from _READERS[kind](file, stream, ledger)
         except NotText as error:
@@ -70,7 +70,7 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
     ledger.check()
 
 
-def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+def decompressed(raw: io.BufferedReader, compression: str) -> Any:
     """A binary stream with read, read1 and readline."""
     if compression == ".gz":
         return gzip.GzipFile(fileobj=raw)
