@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, doctor, hardware, launching, models, planning, recipes, trained, training
+from danlu.cli import data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training, watch
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -39,6 +39,9 @@ for _verb in (
     trained.generate,
     trained.export,
     data.data_group,
+    watch.watch_group,
+    watch.report,
+    metrics.metrics,
     doctor.doctor_group,
     planning.plan,
     hardware.hardware_group,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,7 @@ class StepResult:
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
     loss_scale: the factor that was in force (1.0 without loss scaling).
+    seconds: this process's in ``forward``, ``backward``, ``optimizer`` and, apart from these, waiting in ``communication``.
     """
 
     loss: float
@@ -53,6 +54,7 @@ class StepResult:
     gradient_norm: float
     skipped: str | None
     loss_scale: float
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
@@ -182,6 +184,9 @@ class Engine(Protocol):
 
     def matmul_peak(self) -> float | None:
         """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of the ``parameters`` and of the ``optimizer`` states that this process keeps."""
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""

@@ -23,6 +23,11 @@ class GenerateSection(Section):
 class WatchSection(Section):
     """What a person sees."""
 
+    page: bool = Field(
+        False,
+        description="Serve the live page on 127.0.0.1 for as long as the training runs, and print its address.",
+        json_schema_extra=RESUMABLE,
+    )
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )
@@ -38,6 +43,26 @@ class WatchSection(Section):
         ge=0,
         description="Steps between checks that replicated parameters are the same bits on all ranks; 0: at the start and "
         "before checkpoints only.",
+        json_schema_extra=RESUMABLE,
+    )
+    statistics_every: int = Field(
+        20,
+        ge=0,
+        description="Steps between statistics of every tensor (weights, gradients, updates, activations), of the attention "
+        "logits and of the batch; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    histograms_every: int = Field(
+        50,
+        ge=0,
+        description="Steps between histograms of the same, which come with the statistics; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    system_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
+        "0: none.",
         json_schema_extra=RESUMABLE,
     )
     memory: bool = Field(

@@ -33,7 +33,7 @@ class _Opened:
     info: str
     id: int | None = None
     guest: bool = False
-    """Of another process's segment, if there is one: the newest in the file; only its owner keeps that alive."""
+    """Stands for another process's segment, the newest in the file, if there is one; only its owner keeps that alive."""
 
 
 class _Scalars(NamedTuple):
@@ -109,7 +109,12 @@ class Recorder:
 
     def attach(self) -> None:
         """Record into the newest segment of the file, as a second process beside the run; where there is none, open one."""
-        self._segment = _Opened(time.time(), 0, _json({}), guest=True)
+        with suppress(sqlite3.Error), self._lock:
+            connection = self._connection or self._connect()
+            (newest,) = connection.execute("SELECT max(id) FROM segments").fetchone()
+            self._segment = _Opened(time.time(), 0, _json({}), guest=newest is not None)
+            return
+        self._segment = _Opened(time.time(), 0, _json({}), guest=True)  # the file may be there later
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record the values of named signals at `step`. NaN and infinities are kept; a signal that is missing is left out."""

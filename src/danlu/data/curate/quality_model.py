@@ -25,8 +25,7 @@ class QualityModel:
         minimum = self.settings.minimum
         chances = model_at(self.settings.path, QUALITY).chances([document.text for document in documents])
         for document, chance in zip(documents, chances.tolist(), strict=True):
-            if minimum is not None and chance < minimum:
-                found.append(Rejected(document, "minimum", round(chance, 4), soft=True))
-            else:
-                found.append(document._replace(score=chance))
+            scored = document._replace(score=chance)
+            low = minimum is not None and chance < minimum
+            found.append(Rejected(scored, "minimum", round(chance, 4), soft=True) if low else scored)
         return found

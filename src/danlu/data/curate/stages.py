@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from danlu.data.curate.boilerplate import Boilerplate
 from danlu.data.curate.contamination.benchmark import fingerprint
 from danlu.data.curate.contamination.stage import Decontaminate
 from danlu.data.curate.language import Language
@@ -20,6 +21,8 @@ def stages_of(section: CurateSection) -> tuple[Stage, ...]:
     found: list[Stage] = []
     if section.normalise is not None:
         found.append(Normalise(section.normalise))
+    if section.boilerplate is not None:
+        found.append(Boilerplate(section.boilerplate))
     if section.language is not None:
         found.append(Language(section.language))
     if section.quality is not None:

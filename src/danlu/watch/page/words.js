@@ -1,10 +1,53 @@
 "use strict";
-// Words of the page, English and Chinese, and how figures are written.
+// Words of the page, English and Chinese.
 
 const WORDS = {
   curves: ["Curves", "曲线"],
   smoothing: ["Smoothing", "平滑"],
-  curves_hint: ["Over training steps. Drag to zoom, double-click to go back.", "横轴为训练步数。拖动可放大，双击还原。"],
+  curves_hint: ["Drag to zoom, double-click to go back; ? lists the keys.", "拖动可放大，双击还原；按 ? 查看快捷键。"],
+  runs: ["Runs", "运行"],
+  runs_drawn: ["{n} of {all} drawn", "已绘制 {n} / {all}"],
+  no_runs: ["No run here yet", "这里还没有运行"],
+  draw: ["Draw", "绘制"],
+  pick_all: ["All", "全部"],
+  pick_one: ["This one only", "仅当前"],
+  filter: ["Find a chart", "查找图表"],
+  filter_runs: ["Find a run", "查找运行"],
+  axis: ["Over", "横轴"],
+  axis_step: ["steps", "步数"],
+  axis_tokens: ["tokens", "词元"],
+  axis_time: ["time at work", "运行时间"],
+  axis_flops: ["FLOPs", "浮点运算量"],
+  log_axis: ["log", "对数"],
+  whole: ["Whole range", "全部范围"],
+  lines: ["{n} lines", "{n} 条曲线"],
+  keys: ["Keys", "快捷键"],
+  close: ["Close", "关闭"],
+  key_filter: ["find a chart", "查找图表"],
+  key_axis: ["next axis", "切换横轴"],
+  key_in: ["zoom in", "放大"],
+  key_out: ["zoom out", "缩小"],
+  key_left: ["move to the left", "向左移动"],
+  key_right: ["move to the right", "向右移动"],
+  key_whole: ["whole range", "全部范围"],
+  key_theme: ["light, dark", "切换明暗"],
+  key_help: ["this list", "显示本列表"],
+  theme_auto: ["Auto", "自动"],
+  theme_light: ["Light", "浅色"],
+  theme_dark: ["Dark", "深色"],
+  line_lost: ["no line to danlu watch; trying again", "与 danlu watch 的连接中断，正在重连"],
+  no_answer: ["No answer: {error}", "没有响应：{error}"],
+  layers: ["Layers", "各层"],
+  histogram: ["Histogram", "直方图"],
+  histogram_of: ["Histogram of", "直方图"],
+  histogram_note: ["share of the entries in each bin, {shown} of {all} steps shown", "每个区间的元素占比，显示 {all} 步中的 {shown} 步"],
+  averaged: ["each of the {shown} columns is the mean of its steps, {all} in all", "{shown} 列中每列为其各步的均值，共 {all} 步"],
+  nothing_yet: ["nothing finite", "没有有限值"],
+  group_training: ["Training", "训练"],
+  group_system: ["System", "系统"],
+  group_tokens: ["Tokens of the batches", "批次中的词元"],
+  group_layer: ["Layers", "各层"],
+  group_others: ["Other signals", "其他指标"],
   samples: ["Samples", "生成样例"],
   evaluation: ["Evaluation", "评估"],
   data: ["Data", "数据"],
@@ -27,6 +70,16 @@ const WORDS = {
   step_time: ["Time of a step", "每步耗时"],
   whole_step: ["whole step", "整步"],
   data_wait: ["waiting for data", "等待数据"],
+  forward: ["forward", "前向"],
+  backward: ["backward", "反向"],
+  communication: ["communication", "通信"],
+  optimizer: ["optimizer", "优化器"],
+  checkpoint_time: ["checkpoint", "检查点"],
+  clip_rate: ["share of steps clipped", "被裁剪步的占比"],
+  memory_parameters: ["parameters", "参数"],
+  memory_gradients: ["gradients", "梯度"],
+  memory_optimizer: ["optimizer", "优化器"],
+  memory_activations: ["activations", "激活"],
   loss_scale: ["Loss scale", "损失缩放"],
   validation_ratio: ["Validation / training loss", "验证损失 / 训练损失"],
   norm: ["before clipping", "裁剪前"],
@@ -35,7 +88,6 @@ const WORDS = {
   at_step: ["step {step}", "第 {step} 步"],
   thinned: ["{shown} of {all} points shown, extremes kept", "显示 {all} 个点中的 {shown} 个，保留极值"],
   not_finite: ["NaN or infinite values, gaps in the curve: {n}", "NaN 或无穷大的值（曲线断开处）：{n}"],
-  more_signals: ["{n} more signals are in metrics.sqlite: {names}", "另有 {n} 个指标保存在 metrics.sqlite 中：{names}"],
 
   last_loss: ["Training loss", "训练损失"],
   last_validation: ["Validation loss", "验证损失"],
@@ -52,6 +104,21 @@ const WORDS = {
   stopped: ["stopped itself", "自行停止"],
   interrupted: ["interrupted", "被中断"],
   running: ["running when this was written", "生成报告时仍在运行"],
+  running_now: ["running", "运行中"],
+  step_of: ["Step {step} of {total}", "第 {step} 步，共 {total} 步"],
+  left: ["{time} left", "剩余 {time}"],
+
+  doctor_pending: ["The doctor is looking at the run …", "正在诊断…"],
+  doctor_failed: ["The doctor could not judge: {error}", "无法诊断：{error}"],
+  doctor_healthy: ["Healthy: the doctor found nothing", "健康：没有发现问题"],
+  doctor_info: ["Worth knowing", "提示"],
+  doctor_warning: ["Something costs quality or time", "有问题影响质量或速度"],
+  doctor_critical: ["Something ruins this run", "有问题正在毁掉这次训练"],
+  doctor_judged: ["{silent} rules found nothing, {unjudged} lack the data to judge", "{silent} 条规则没有发现问题，{unjudged} 条缺少数据"],
+  doctor_as_of: ["as of step {step}", "截至第 {step} 步"],
+  from_step: ["from step {step}", "始于第 {step} 步"],
+  confidence: ["confidence {share}%", "置信度 {share}%"],
+  next: ["Next:", "建议："],
   broken_off: ["broken off", "意外终止"],
 
   step: ["Step", "步"],
@@ -68,6 +135,8 @@ const WORDS = {
     "由 danlu {version} 于 {time} 生成。本页自带全部内容，不访问任何网络。",
   ],
 
+  served: ["danlu {version}, on this machine alone. The page only reads, and asks no other host for anything.", "danlu {version}，仅限本机。本页只读取数据，不访问任何其他主机。"],
+
   kind_start: ["start", "开始"],
   kind_resume: ["resume", "恢复训练"],
   kind_checkpoint: ["checkpoint", "检查点"],
@@ -77,6 +146,7 @@ const WORDS = {
   kind_finished: ["finished", "完成"],
   kind_warning: ["warning", "警告"],
   kind_sample: ["sample", "样例"],
+  kind_finding: ["doctor", "诊断"],
   kind_dropped: ["records lost", "记录丢失"],
 
   key_cpu: ["CPU", "处理器"],
@@ -110,52 +180,3 @@ function word(key, blanks = {}) {
   const text = WORDS[key][language === "zh" ? 1 : 0];
   return text.replace(/\{(\w+)\}/g, (_, name) => blanks[name]);
 }
-
-/** The label of a dotted key of a file: known parts in words, others as they are. */
-function keyLabel(key) {
-  return key.split(".").map((part) => (WORDS["key_" + part] ? word("key_" + part) : part.replaceAll("_", " "))).join(" · ");
-}
-
-function scaled(value, base, units, digits) {
-  let unit = 0;
-  while (Math.abs(value) >= base * 0.9995 && unit < units.length - 1) {
-    value /= base;
-    unit += 1;
-  }
-  return (unit === 0 ? String(Math.round(value)) : value.toFixed(digits)) + units[unit];
-}
-
-const write = {
-  count: (value) => scaled(value, 1000, ["", "k", "M", "B", "T"], 1),
-  bytes: (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"], 1),
-  share: (value) => (100 * value).toFixed(1) + "%",
-  whole: (value) => Math.round(value).toLocaleString("en"),
-  seconds: (value) => (value < 0.9995 ? (1000 * value).toPrecision(3) + " ms" : value.toPrecision(3) + " s"),
-  /** Four digits, with an exponent where that is shorter. */
-  figure(value) {
-    if (value === 0) return "0";
-    const size = Math.abs(value);
-    if (size < 1e-3 || size >= 1e6) return value.toExponential(2);
-    return value.toFixed(Math.max(0, 3 - Math.max(0, Math.floor(Math.log10(size)))));
-  },
-  /** The two largest units. */
-  duration(value) {
-    const [d, h, m, s] = language === "zh" ? [" 天 ", " 时 ", " 分 ", " 秒"] : ["d ", "h ", "m ", "s"];
-    if (value < 9.95) return value.toFixed(1) + " " + s.trim();
-    const parts = [[86400, d], [3600, h], [60, m], [1, s]], whole = Math.round(value);
-    const first = Math.max(0, parts.findIndex(([unit]) => whole >= unit));
-    const text = parts.slice(first, first + 2).map(([unit, name], i) => {
-      const n = Math.floor((i ? whole % parts[first][0] : whole) / unit);
-      return (i ? String(n).padStart(2, "0") : n) + name;
-    });
-    return text.join("").trim();
-  },
-  time: (value) => new Date(1000 * value).toLocaleString(language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" }),
-  /** Any value of a file, by the look of its key. */
-  fact(key, value) {
-    if (typeof value !== "number") return String(value);
-    if (/(^|[._])bytes$/.test(key) && !/per_bytes?$/.test(key)) return write.bytes(value);
-    if (/(^|[._])seconds$/.test(key)) return write.duration(value);
-    return Number.isInteger(value) && Math.abs(value) < 1e15 ? value.toLocaleString("en") : write.figure(value);
-  },
-};
