@@ -69,7 +69,7 @@ def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Read
             if kind == "parquet":
                 yield from _parquet(file, ledger)
             else:
-                with open(file.path, "rb") as raw, _decompressed(raw, compression) as stream:
+                with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
                     ledger.current = raw
                     yield from readers[kind](file, stream, ledger)
         except NotText as error:
@@ -83,7 +83,7 @@ def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Read
     ledger.check()
 
 
-def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+def decompressed(raw: io.BufferedReader, compression: str) -> Any:
     """A binary stream with read, read1 and readline."""
     if compression == ".gz":
         return gzip.GzipFile(fileobj=raw)
