@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training
+from danlu.cli import data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training, watch, watch_files
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -39,6 +39,7 @@ for _verb in (
     trained.generate,
     trained.export,
     metrics.metrics,
+    watch.watch_group,
     data.data_group,
     doctor.doctor_group,
     planning.plan,
@@ -47,6 +48,8 @@ for _verb in (
     models.model_group,
 ):
     cli.add_command(_verb)
+for _verb in (watch_files.export_run, watch_files.import_log):
+    watch.watch_group.add_command(_verb)
 
 
 def main() -> None:
