@@ -48,7 +48,7 @@ class RepetitionSection(Section):
 
 
 class C4Section(Section):
-    """Rules of C4 on whole documents (Raffel et al. 2020, section 2.2); its rules on lines are in `data.curate.lines`."""
+    """Rules of C4 on whole documents (Raffel et al. 2020, section 2.2); its rules on lines are in `data.curate.boilerplate`."""
 
     least_sentences: int | None = Field(3, ge=0, description="Sentences; C4's paper has 5, its code 3 of what is left of a page.")
     most_word_length: int | None = Field(1000, ge=1, description="Characters of the longest word.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from danlu.data.curate.boilerplate import Boilerplate
 from danlu.data.curate.language import Language
 from danlu.data.curate.normalise import Normalise
 from danlu.data.curate.quality.stage import Quality
@@ -14,6 +15,8 @@ def stages_of(section: CurateSection) -> tuple[Stage, ...]:
     found: list[Stage] = []
     if section.normalise is not None:
         found.append(Normalise(section.normalise))
+    if section.boilerplate is not None:
+        found.append(Boilerplate(section.boilerplate))
     if section.language is not None:
         found.append(Language(section.language))
     if section.quality is not None:
