@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tempfile
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
@@ -37,12 +37,11 @@ from danlu.engines.torch.snapshot import (
     optimizer_states,
     random_states,
     set_random_states,
-    weights_files,
     write,
 )
-from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
+from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
-from danlu.model.initialisation import initial
+from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
@@ -125,12 +124,9 @@ class TorchEngine:
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw each tensor on the CPU from the seed and its name, so that every layout and device starts from the same ones."""
+        """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
         for name, parameter in self.parameters.items():
-            source = EMBEDDING if self.shape.tied_embeddings and name == HEAD else name
-            random = torch.Generator().manual_seed(_seed(self.recipe.train.seed, source))
-            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source, self.recipe.model.mup), generator=random)
-            fill(parameter, whole)
+            fill(parameter, torch.from_numpy(draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)))
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
@@ -318,7 +314,3 @@ def _device(wanted: str) -> torch.device:
 def _joined(batch: Batch) -> dict[str, Tensor]:
     """(micro_batches, micro_batch, t) to (rows, t): the schedule cuts it into the same micro-batches again."""
     return {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
-
-
-def _seed(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "big")
