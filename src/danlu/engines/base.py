@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -58,6 +58,20 @@ class StepResult:
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
 """What a process's memory is for: the parameters it keeps; whole copies of split ones while in use; half-precision copies of
 weights; gradients; optimizer states; what the forward pass leaves for the backward pass; the rest."""
+
+
+Arrays = dict[str, np.ndarray]
+
+
+class Trace(NamedTuple):
+    """What a step computed, in FP32 with the axes of files, by the name of a module or a parameter, in the order of computing."""
+
+    outputs: Arrays
+    """Of every module, in the first micro-batch."""
+    gradients: Arrays
+    """Of every parameter, before clipping."""
+    updates: Arrays
+    """What was added to every parameter."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +142,9 @@ class Engine(Protocol):
         ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
         a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
         """
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """``train_step``, with what it computed on the way; in one process without recomputation and compilation."""
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).

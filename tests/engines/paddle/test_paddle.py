@@ -114,7 +114,7 @@ def randomised(shape: ModelShape) -> TorchEngine:
     with torch.no_grad():
         for name, tensor in engine.parameters.items():
             drawn = torch.randn(tensor.shape, generator=random)
-            tensor.copy_(1 + 0.3 * drawn if name.endswith("norm.weight") else 0.15 * drawn)
+            tensor.copy_(1 + 0.3 * drawn if name.endswith("norm.weight") else 0.12 * drawn)
     return engine
 
 

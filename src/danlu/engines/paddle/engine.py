@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Trace
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
@@ -28,6 +28,7 @@ from danlu.engines.paddle.pieces import turned
 from danlu.engines.paddle.process import keep_freed_memory, threads
 from danlu.engines.paddle.slices import array_of
 from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
+from danlu.engines.paddle.trace import traced_step
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import draw
@@ -98,7 +99,7 @@ class PaddleEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
-        tensors = {name: paddle.to_tensor(array) for name, array in batch.items()}
+        tensors = {name: _tensor(array) for name, array in batch.items()}
         assert "samples" in tensors or not self.recipe.train.dropout
         supervised = int((tensors["targets"] != IGNORED).sum())
         scale = self.optimizer.loss_scale
@@ -117,10 +118,14 @@ class PaddleEngine:
         """Refused by the check of the recipe."""
         raise UserError("watch.memory: true needs train.engine torch, whose operators can be followed one by one; leave it out")
 
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """Outputs, gradients and updates in host memory."""
+        return traced_step(self, batch, learning_rate)
+
     @paddle.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """In the training precision."""
-        arrays = {name: paddle.to_tensor(array) for name, array in batch.items() if name != "samples"}
+        arrays = {name: _tensor(array) for name, array in batch.items() if name != "samples"}
         supervised = int((arrays["targets"] != IGNORED).sum())
         total = 0.0
         for first in range(0, arrays["inputs"].shape[0], self.recipe.micro_batch):
@@ -211,6 +216,11 @@ class PaddleEngine:
     def _wait(self) -> None:
         if self.device != "cpu":
             paddle.device.synchronize()
+
+
+def _tensor(array: Any) -> Tensor:
+    """Loaders without workers give arrays, those with workers tensors."""
+    return array if isinstance(array, Tensor) else paddle.to_tensor(array)
 
 
 def _device(recipe: Recipe) -> str:

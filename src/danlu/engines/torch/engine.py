@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Trace
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
@@ -39,6 +39,7 @@ from danlu.engines.torch.snapshot import (
     set_random_states,
     write,
 )
+from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import HEAD, draw
@@ -179,6 +180,10 @@ class TorchEngine:
         if self._device.type == "cuda":
             found["device"] = torch.cuda.max_memory_allocated(self._device)
         return result, self.layout.gather(found)
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """Outputs, gradients and updates in host memory."""
+        return traced_step(self, batch, learning_rate)
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
