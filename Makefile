@@ -16,8 +16,9 @@ help:  ## this list
 quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml end to end
 	$(BIN)/danlu run recipes/quickstart.yaml
 
+# Two files of tests at a time; one process has all tests of a file, since they share what is costly to make.
 test: lint  ## everything, both engines: lint, types, the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff check .

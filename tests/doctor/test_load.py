@@ -95,7 +95,7 @@ def test_settings_under_their_usual_names(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.csv", "loss\n1\n", "no column for the step"),
-        ("a.csv", "", "no column for the step"),
+        ("a.csv", "", "is empty; a log begins with"),
         ("a.csv", "step,loss\n", "holds no metrics"),
         ("a.csv", "step,loss\nx,1\n", "line 2: the step is 'x'"),
         ("a.csv", "step,metric,value\n1,loss,x\n", "line 2: the value of loss is 'x'"),

@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import comparing, data, doctor, hardware, launching, models, planning, recipes, trained, training
+from danlu.cli import comparing, data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -38,6 +38,7 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
+    metrics.metrics,
     comparing.compare_engines,
     data.data_group,
     doctor.doctor_group,

@@ -48,13 +48,21 @@ def open_run(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool)
     With trains, an engine that cannot run here is an error before any work is done.
     """
     from danlu import engines
-    from danlu.run_folder import RunFolder
 
     settings, path = locate(recipe, overrides, root)
     if trains:
         engines.check(settings)
         settings = planned(settings)
-    return settings, RunFolder.create(settings, path)
+    return settings, make_folder(settings, path, trains)
+
+
+def make_folder(settings: Recipe, path: Path, trains: bool) -> RunFolder:
+    """The recipe's run folder, made if all that the recipe names is there. UserError: something is not, and none is made."""
+    from danlu import ready
+    from danlu.run_folder import RunFolder
+
+    ready.check(settings, path, trains)
+    return RunFolder.create(settings, path)
 
 
 def locate(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, Path]:

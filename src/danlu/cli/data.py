@@ -66,6 +66,7 @@ def dedup(
     from danlu.data.curate.job import curate, settings_of, summary
     from danlu.data.sources import resolve
     from danlu.recipe.data_sections import DataSection
+    from danlu.recipe.explain import from_validation
 
     settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
     try:
@@ -78,10 +79,8 @@ def dedup(
             }
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"{' '.join(str(part) for part in first['loc'][-1:])}: {first['msg'].removeprefix('Value error, ')}"
-        ) from None
+        first = from_validation(error, ("data",))[0]
+        raise UserError(f"--{str(first.path[-1]).replace('_', '-')}: {first.text}") from None
     try:
         listing = resolve(section.sources)
     except UserError as error:

@@ -94,6 +94,9 @@ def doctor_apply(run: Path, to: Path) -> None:
 
     folder = run_folder(run)
     changed = changes(diagnose(from_run(folder)).findings)
+    if not changed:
+        click.echo("nothing to change: no finding of warning or above comes with a change of the recipe")
+        return
     recipe = patched(folder.recipe_file, changed, to.stem)
     if to.exists():
         raise UserError(f"{to}: is there already; give another name with --to")

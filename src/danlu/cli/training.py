@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, one_machine, open_run, planned, run_folder
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, make_folder, one_machine, open_run, planned, run_folder
 from danlu.errors import UserError
 
 
@@ -78,6 +78,7 @@ def train(
     from danlu import engines, stages
     from danlu.launch import environment, joined
     from danlu.launch.start import await_folder, own_ranks, start
+    from danlu.plural import many
     from danlu.run_folder import RunFolder
 
     machines = environment.nodes(nodes, node_rank, rendezvous)
@@ -91,18 +92,18 @@ def train(
     settings = planned(settings)
     own_ranks(settings, machines)
     if rank is not None:
-        joined.train(rank, settings, path, lambda: RunFolder.create(settings, path), click.echo, sys.stdout)
+        joined.train(rank, settings, path, lambda: make_folder(settings, path, trains=True), click.echo, sys.stdout)
         return
     if machines.rank > 0:  # the first machine makes the folder and all that concerns the run as a whole
         await_folder(path)
         RunFolder.check(settings, path)
         start(settings, path, machines)
         return
-    folder = RunFolder.create(settings, path)
+    folder = make_folder(settings, path, trains=True)
     with stages.writing(folder):
         prepared = stages.prepare(settings, folder, click.echo)
         if (summary := stages.finished(settings, folder, prepared, click.echo)) is not None:
-            click.echo(f"already trained: {summary['steps']} of {settings.train.steps} steps")
+            click.echo(f"already trained: {summary['steps']} of {many(settings.train.steps, 'step')}")
         else:
             stages.train(settings, folder, prepared, sys.stdout, machines)
     click.echo(f"report: {folder.path / 'report.html'}")

@@ -34,6 +34,8 @@ class Document(NamedTuple):
     """How good a stage of curation found it; of copies the best is kept."""
     language: str = ""
     """What a stage of curation found, as an ISO 639-1 code."""
+    code: bool = False
+    """Whether it is program code, to which rules for prose do not apply."""
 
 
 def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:
@@ -98,7 +100,7 @@ def _accept(text: object, file: SourceFile, place: str, ledger: Ledger, record: 
             ledger.empty += 1
         else:
             ledger.keep(size)
-            yield Document(text, file.source, place, record)
+            yield Document(text, file.source, place, record, code=file.code)
 
 
 def _name(value: object) -> str:

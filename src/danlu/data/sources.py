@@ -10,7 +10,7 @@ import sysconfig
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from danlu.data.ledger import one_line
@@ -18,6 +18,8 @@ from danlu.errors import UserError
 from danlu.recipe.data_sections import Source
 
 FORMATS = {".txt": "whole", ".md": "whole", ".py": "whole", ".jsonl": "lines", ".json": "json", ".parquet": "parquet"}
+CODE = (".py",)
+"""Kinds that are program code, where the recipe does not say."""
 COMPRESSIONS = (".gz", ".zst")
 STDLIB = "{stdlib}"
 INSTALLED = ("site-packages", "dist-packages")
@@ -36,6 +38,8 @@ class SourceFile:
     """Field that holds the text in JSON and Parquet."""
     size: int
     """Bytes on disk."""
+    code: bool = False
+    """Whether it is program code."""
 
 
 @dataclass
@@ -92,7 +96,7 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
             except OSError as error:  # gone since it was listed
                 listing.unreadable.append((path, error.strerror or str(error)))
                 continue
-            files.append(SourceFile(path, index, source.text, status.st_size))
+            files.append(SourceFile(path, index, source.text, status.st_size, _code(source, path)))
             identity = (status.st_dev, status.st_ino)
             if first_source.setdefault(identity, index) != index:
                 shared.add(identity)
@@ -106,6 +110,11 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
     if shared:
         listing.notes.append(f"data.sources: {len(shared):,} files are in more than one source, and are read once for each")
     return listing
+
+
+def _code(source: Source, path: str) -> bool:
+    """Whether a file holds program code: as the source says, else by its name."""
+    return source.code if source.code is not None else PurePath(path.lower().removesuffix(".gz")).suffix in CODE
 
 
 def _find(source: Source, where: str, index: int, listing: Listing, any_kind: bool) -> tuple[str, list[str]]:

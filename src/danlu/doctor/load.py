@@ -121,6 +121,8 @@ def read_csv(path: Path) -> dict[str, Series]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             columns = list(rows.fieldnames or [])
+            if not columns:
+                raise UserError(f"{path}: is empty; a log begins with a line of column names, such as step,loss")
             step = next((column for column in columns if column.strip().lower() in STEP_COLUMNS), None)
             if step is None:
                 raise UserError(f"{path}: has no column for the step; call one of them step")

@@ -10,6 +10,7 @@ from danlu import engines, stages
 from danlu.errors import DanluError
 from danlu.launch.environment import Place, check
 from danlu.launch.start import clear
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.run_folder import RunFolder
 
@@ -37,7 +38,7 @@ def train(
             clear(run.path)
             meeting.announce({"finished": summary is not None})
             if summary is not None:
-                report(f"already trained: {summary['steps']} of {recipe.train.steps} steps")
+                report(f"already trained: {summary['steps']} of {many(recipe.train.steps, 'step')}")
             else:
                 stages.worker(run, stream, watches=True)
     except Exception as error:

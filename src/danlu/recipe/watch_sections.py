@@ -40,6 +40,26 @@ class WatchSection(Section):
         "before checkpoints only.",
         json_schema_extra=RESUMABLE,
     )
+    statistics_every: int = Field(
+        20,
+        ge=0,
+        description="Steps between statistics of every tensor (weights, gradients, updates, activations), of the attention "
+        "logits and of the batch; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    histograms_every: int = Field(
+        50,
+        ge=0,
+        description="Steps between histograms of the same, which come with the statistics; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    system_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
+        "0: none.",
+        json_schema_extra=RESUMABLE,
+    )
     memory: bool = Field(
         False,
         description="Meter one step operator by operator: peak bytes of parameters, gradients, optimizer, activations, the rest.",

@@ -62,6 +62,13 @@ TRAINED = {
     "clipped": ["train.optimizer.gradient_clipping=0.05"],
     "maximal update": ["model.mup={base_hidden_size: 12}"],
 }
+OBSERVED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "accumulated": ({}, TRAINED["accumulated"]),
+    "recomputed, tied, normed": (
+        {"family": "qwen3", "qk_norm": True, "tied_embeddings": True},
+        [*TRAINED["accumulated"], *TRAINED["recomputed"]],
+    ),
+}
 SAMPLINGS = {
     "greedy": {"max_tokens": 30, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
     "drawn": {"max_tokens": 30, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 3},
@@ -141,6 +148,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
         given = batches(6, 4 if name == "accumulated" else 1)
         job(f"train {name}", shape_of(layers=2), given, do="train", overrides=overrides, steps=6, rate=1e-2)
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
+    for name, (fields, overrides) in OBSERVED.items():
+        job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
     job("bf16", shape_of(), do="train", overrides=["train.precision=bf16"])
     good = randomised(shape_of()).parameters
@@ -223,6 +232,29 @@ def test_techniques_train_the_same_model(outcomes: Callable[[str], Outcome]) -> 
     assert np.array_equal(outcomes("train recomputed, dropped").out["results"], outcomes("train dropped").out["results"])
     np.testing.assert_allclose(outcomes("train compiled").out["results"], plain, rtol=1e-4)
     assert np.abs(outcomes("train dropped").out["results"] - plain).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_statistics_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome]) -> None:
+    out, (fields, overrides) = outcomes(f"observe {name}").out, OBSERVED[name]
+    engine = engine_of(shape_of(layers=2, **fields), *overrides)
+    engine.initialise()
+    first, second = ({key: torch.tensor(array[step]) for key, array in batches(2, 4).items()} for step in range(2))
+    engine.train_step(first, 1e-2)
+    result, observed = engine.observed_step(second, 1e-2, histograms=True)
+    assert len(observed.tensors) == len([key for key in out if key.startswith("spread")])
+    for (kind, tensor), sums in observed.tensors.items():
+        entries, _, squares, largest, zeros = out[f"{kind} {tensor}"]
+        assert (entries, zeros) == (sums.entries, pytest.approx(sums.zeros, abs=2)), (kind, tensor)
+        np.testing.assert_allclose([squares, largest], [sums.squares, sums.largest], rtol=2e-3)
+        # The total of numbers of both signs, to what rounding leaves of it.
+        assert out[f"{kind} {tensor}"][1] == pytest.approx(sums.total, abs=1e-3 * (sums.squares * sums.entries) ** 0.5)
+        apart = out[f"spread {kind} {tensor}"] - sums.spread
+        assert abs(apart[:, 0].sum()) + np.abs(apart[:, 1:]).sum() <= 0.01 * sums.entries  # a zero's sign is nobody's
+    for attention, value in observed.attention_logits.items():
+        assert out[f"logit {attention}"] == pytest.approx(value, rel=1e-4)
+    assert out["parts"].tolist() == sorted(result.seconds)
+    assert out["held"].tolist()[0] == engine.held_bytes()["parameters"]
 
 
 def test_dropout_masks_are_those_of_torch(outcomes: Callable[[str], Outcome]) -> None:

@@ -59,6 +59,19 @@ def train(folder: Path, job: dict[str, Any]) -> Arrays:
     return {"results": np.array(results)}
 
 
+def observe(folder: Path, job: dict[str, Any]) -> Arrays:
+    """The sums of the second of two steps."""
+    engine = engine_of(job)
+    engine.initialise()
+    first, second = ({name: array[step] for name, array in np.load(folder / "in.npz").items()} for step in range(2))
+    engine.train_step(first, job["rate"])
+    result, observed = engine.observed_step(second, job["rate"], histograms=True)
+    found = {f"{kind} {name}": np.array(sums[:5]) for (kind, name), sums in observed.tensors.items()}
+    found |= {f"spread {kind} {name}": sums.spread for (kind, name), sums in observed.tensors.items()}
+    found |= {f"logit {name}": np.array(largest) for name, largest in observed.attention_logits.items()}
+    return found | {"parts": np.array(sorted(result.seconds)), "held": np.array([*engine.held_bytes().values()])}
+
+
 def generate(folder: Path, job: dict[str, Any]) -> Arrays:
     engine = engine_of(job)
     engine.initialise()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from danlu.data.curate.spool import DONE, SpoolWriter
-from danlu.data.curate.stage import Rejected, Stage
+from danlu.data.curate.stage import Judged, Rejected, Stage
 from danlu.data.dedup.plan import Plan
 from danlu.data.dedup.sketch import SketchWriter
 from danlu.data.ledger import Ledger
@@ -61,8 +61,11 @@ def shards(files: Sequence[SourceFile]) -> list[Shard]:
     return [Shard(number, tuple(group)) for number, group in enumerate(made)]
 
 
-def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan | None) -> None:
-    """Make `folder`/<number of the shard>, complete or absent; nothing is done when it is there."""
+def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan | None, spare: bool = False) -> None:
+    """Make `folder`/<number of the shard>, complete or absent; nothing is done when it is there.
+
+    With `spare` what fails softly stays, marked, for noise control to choose from.
+    """
     place = folder / shard.name
     if place.exists():
         return
@@ -73,33 +76,36 @@ def first_pass(shard: Shard, folder: Path, stages: Sequence[Stage], plan: Plan |
     spool = SpoolWriter(partial, shard.field)
     sketches = None if plan is None else SketchWriter(partial, plan)
     for batch in _batches(documents(shard.files, ledger)):
-        kept, before = _judged(batch, stages, spool)
-        texts = [document.text.encode() for document in kept]
-        spool.keep(kept, before, texts)
+        kept = _judged(batch, stages, spool, spare)
+        texts = [one.document.text.encode() for one in kept]
+        spool.keep(kept, texts)
         if sketches is not None:
             sketches.add(texts)
     spool.close()
     if sketches is not None:
         sketches.close()
-    counts = {"documents": spool.documents, "text_bytes": spool.text_bytes, "rejected": dict(spool.rejected)}
+    counts = {"documents": spool.documents, "text_bytes": spool.text_bytes, "tally": spool.tally.as_dict()}
     (partial / DONE).write_text(json.dumps(counts | {"ledger": ledger.as_dict()}), encoding="utf-8")
     os.replace(partial, place)
 
 
-def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter) -> tuple[list[Document], list[str]]:
-    """The documents that every stage lets pass, and their texts before the first."""
-    kept, before = batch, [document.text for document in batch]
+def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter, spare: bool) -> list[Judged]:
+    """The documents that every stage lets pass; with `spare` those too that fail softly and nothing else."""
+    judged = [Judged(document, document.text) for document in batch]
     for stage in stages:
-        verdicts = stage.apply(kept)
-        kept, texts = [], before
-        before = []
-        for verdict, text in zip(verdicts, texts, strict=True):
-            if isinstance(verdict, Rejected):
-                spool.reject(stage.name, verdict, text)
+        verdicts = stage.apply([one.document for one in judged])
+        before, judged = judged, []
+        for one, verdict in zip(before, verdicts, strict=True):
+            now = verdict.document if isinstance(verdict, Rejected) else verdict
+            if now.text is not one.document.text:
+                spool.tally.change(stage.name, one.document.text, now.text)
+            if not isinstance(verdict, Rejected):
+                judged.append(one._replace(document=verdict))
+            elif spare and verdict.soft:
+                judged.append(Judged(verdict.document, one.before, one.failed or (stage.name, verdict)))
             else:
-                kept.append(verdict)
-                before.append(text)
-    return kept, before
+                spool.reject(stage.name, verdict, one)
+    return judged
 
 
 def _batches(found: Iterable[Document]) -> Iterator[list[Document]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
 from danlu.engines.hugging_face import hugging_face_files, weights_files
+from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
@@ -28,6 +29,7 @@ from danlu.engines.paddle.pieces import turned
 from danlu.engines.paddle.process import keep_freed_memory, threads
 from danlu.engines.paddle.slices import array_of
 from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
+from danlu.engines.paddle.statistics import Observer, observing
 from danlu.engines.paddle.trace import traced_step
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
@@ -58,7 +60,11 @@ class PaddleEngine:
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
         self.optimizer = Optimizer(self.parameters, recipe, rates)
+        self.names = {parameter.name: name for name, parameter in self.parameters.items()}
+        """The Hugging Face name by paddle's own."""
         self.buffers = Buffers()
+        self.clock = Clock()
+        self.observer: Observer | None = None
 
     def versions(self) -> dict[str, str]:
         """paddle, and the threads that it computes with on a CPU."""
@@ -107,16 +113,32 @@ class PaddleEngine:
             return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
         total = paddle.zeros([], dtype="float32")
         for micro in range(tensors["inputs"].shape[0]):
-            loss = self._loss({name: tensor[micro] for name, tensor in tensors.items()}, scale / supervised)
-            loss.backward()
+            with self.clock.during("forward"):
+                loss = self._loss({name: tensor[micro] for name, tensor in tensors.items()}, scale / supervised)
+            with self.clock.during("backward"), self._recomputing():
+                loss.backward()
             total += loss.detach()
         mean = float(total) / scale
-        norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        return StepResult(mean, supervised, norm, skipped, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates(learning_rate)
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Refused by the check of the recipe."""
         raise UserError("watch.memory: true needs train.engine torch, whose operators can be followed one by one; leave it out")
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """Activations only without ``train.compile``."""
+        with observing(self, histograms) as self.observer:
+            try:
+                result = self.train_step(batch, learning_rate)
+                return result, self.observer.result()
+            finally:
+                self.observer = None
 
     def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
         """Outputs, gradients and updates in host memory."""
@@ -192,6 +214,11 @@ class PaddleEngine:
             best = min(best, time.perf_counter() - start)
         return 2 * size**3 / best
 
+    def held_bytes(self) -> dict[str, int]:
+        """Weights and, once there was a step, two moments of each."""
+        weights = sum(parameter.size * parameter.element_size() for parameter in self.parameters.values())
+        return {"parameters": weights, "optimizer": 2 * weights if self.optimizer.steps else 0}
+
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
         return None if self.device == "cpu" else int(paddle.device.cuda.max_memory_allocated())
@@ -209,6 +236,15 @@ class PaddleEngine:
                 scale=scale,
                 samples_b=tensors.get("samples"),
             )
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """What modules give out in here was seen before."""
+        if self.observer is not None:
+            self.observer.forward = False
+        yield
+        if self.observer is not None:
+            self.observer.forward = True
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level="O1")

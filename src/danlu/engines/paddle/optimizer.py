@@ -113,14 +113,18 @@ class Optimizer:
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
 
+    def moments(self, parameter: Tensor) -> list[Tensor]:
+        """The two of a parameter, once there was a step."""
+        state = self.adamw._accumulators
+        return [state[ours][parameter.name] for ours in _MOMENTS.values()]
+
     def tensors(self) -> dict[str, Lazy]:
         """Moments and step counts of parameters, by ``<state>.<parameter name>``; none before the first step."""
         found: dict[str, Lazy] = {}
         if self.steps:
-            state = self.adamw.state_dict()
             for name, parameter in self.parameters.items():
-                for key, ours in _MOMENTS.items():
-                    found[f"{key}.{name}"] = _lazy(name, state[f"{parameter.name}_{ours}_0"])
+                for key, moment in zip(_MOMENTS, self.moments(parameter), strict=True):
+                    found[f"{key}.{name}"] = _lazy(name, moment)
                 found[f"{_STEP}.{name}"] = _lazy_number(self.steps)
         return found
 

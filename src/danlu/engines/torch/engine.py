@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
+from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
 from danlu.engines.torch.layout import Layout
@@ -39,6 +40,7 @@ from danlu.engines.torch.snapshot import (
     set_random_states,
     write,
 )
+from danlu.engines.torch.statistics import Observer, observing
 from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
@@ -68,6 +70,9 @@ class TorchEngine:
         self.layout = self._join()
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
         offload = Path(recipe.memory.offload_folder or scratch or tempfile.gettempdir()).expanduser()
+        self.clock = Clock(self._device)
+        if self.layout.mesh is not None:
+            count_waits(self.clock)
         self.stages = parallelise(shape, recipe, self.layout, self._device, self._ranges())
         self._allocate(offload)
         self.pipeline: Pipeline | None = None
@@ -78,6 +83,7 @@ class TorchEngine:
             self.pipeline = Pipeline(self.stages, shape, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
         for stage in self.stages:
             stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
+            self.clock.watch(stage)
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
@@ -85,6 +91,7 @@ class TorchEngine:
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
+        self.observer: Observer | None = None
 
     def _join(self) -> Layout:
         """This process's place among those that a launcher started."""
@@ -96,6 +103,12 @@ class TorchEngine:
 
     def _allocate(self, offload: Path) -> None:
         allocate(self.stages, self.shape, self.recipe, self._device, offload)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Of the tensors; what is in a mapped file counts too."""
+        moments = [value for state in self.optimizer.adamw.state.values() for value in state.values()]
+        held = {"parameters": list(self.parameters.values()), "optimizer": moments}
+        return {kind: sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in held.items()}
 
     @property
     def model(self) -> CausalLM:
@@ -147,6 +160,7 @@ class TorchEngine:
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
         assert "samples" in batch or not self.recipe.train.dropout
+        self.clock.begin()
         counted = (batch["targets"] != IGNORED).sum().to(self._device)
         supervised = int(self.layout.sum(counted, "data"))
         scale = self.optimizer.loss_scale
@@ -155,8 +169,9 @@ class TorchEngine:
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
         weight = scale * self.layout.data / supervised
         if self.pipeline is not None:
-            total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
-            self.pipeline.sum_tied_gradients()
+            with self.clock.during("backward"):  # and, inside it, forward
+                total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
+                self.pipeline.sum_tied_gradients()
         else:
             total = torch.zeros((), device=self._device)
             micro_batches = batch["inputs"].shape[0]
@@ -164,11 +179,17 @@ class TorchEngine:
                 # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
                 synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
                 loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
-                loss.backward()  # type: ignore[no-untyped-call]
+                with self.clock.during("backward"):
+                    loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
-        norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        return StepResult(mean, supervised, norm, skipped, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
@@ -184,6 +205,15 @@ class TorchEngine:
     def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
         """Outputs, gradients and updates in host memory."""
         return traced_step(self, batch, learning_rate)
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """Activations only without ``train.compile``."""
+        with observing(self, histograms) as self.observer:
+            try:
+                result = self.train_step(batch, learning_rate)
+                return result, self.observer.result()
+            finally:
+                self.observer = None
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
