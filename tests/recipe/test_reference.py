@@ -13,7 +13,7 @@ import pytest
 from danlu.errors import UserError
 from danlu.recipe import dump, json_schema, parse, reference_markdown
 from danlu.recipe.__main__ import main
-from danlu.recipe.fields import describe, dotted, every_field
+from danlu.recipe.fields import annotation_at, describe, dotted, every_field, section_class
 from danlu.recipe.read import read_text
 
 Tree = dict[str, Any]
