@@ -68,7 +68,7 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 # torch goes first, so that no other package draws in another build of it.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,dev]'
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures
