@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.cli.curating import filter_documents, inspect
 from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
@@ -18,8 +19,9 @@ def data_group() -> None:
     """Choose documents by single stages of curation.
 
     \b
-    Example:
+    Examples:
       danlu data dedup corpus --output corpus-once
+      danlu data filter corpus --output corpus-clean
     """
 
 
@@ -93,4 +95,6 @@ def dedup(
         click.echo(summary(done))
 
 
+data_group.add_command(filter_documents)
+data_group.add_command(inspect)
 data_group.add_command(train_scorer)

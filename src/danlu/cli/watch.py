@@ -27,6 +27,7 @@ def watch_group() -> None:
     Examples:
       danlu watch
       danlu watch runs/quickstart runs/hot
+      danlu watch export runs/quickstart --format tensorboard
     """
 
 
