@@ -10,6 +10,7 @@ import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
 from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.decontaminating import decontaminate
 from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
@@ -97,4 +98,5 @@ def dedup(
 
 data_group.add_command(filter_documents)
 data_group.add_command(inspect)
+data_group.add_command(decontaminate)
 data_group.add_command(train_scorer)
