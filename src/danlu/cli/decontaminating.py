@@ -49,7 +49,7 @@ def decontaminate(
     from danlu.data.curate.job import curate, settings_of, summary
     from danlu.data.sources import resolve
 
-    stage = {"against": list(against), "validation": False, "words": words, "threshold": threshold}
+    stage = {"against": list(against), "validation_words": None, "words": words, "threshold": threshold}
     tree = {
         "name": "decontaminate",
         "model": {"preset": "llama-5m"},  # a recipe has one; nothing is trained
