@@ -96,7 +96,5 @@ def dedup(
         click.echo(summary(done))
 
 
-data_group.add_command(filter_documents)
-data_group.add_command(inspect)
-data_group.add_command(decontaminate)
-data_group.add_command(train_scorer)
+for _verb in (filter_documents, decontaminate, train_scorer, inspect):
+    data_group.add_command(_verb)
