@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 
 from danlu import __version__
 from danlu.data.curate.account import Fate, account, fates
+from danlu.data.curate.execute import each, in_order, settled, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, Copies, last_pass, noise_pass
 from danlu.data.curate.noise import Count, Pool, byte_sizes, draw
 from danlu.data.curate.shard import Shard, first_pass, shards
@@ -30,7 +28,6 @@ from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
 from danlu.data.ledger import Ledger
-from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
@@ -148,7 +145,8 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
         partial = folder.with_name(folder.name + ".partial")
         try:
             _resume(partial, identity, report)
-            _run(listing, partial, settings, identity, report, counter)
+            with settled(lambda: _load(settings.plan)):
+                _run(listing, partial, settings, identity, report, counter)
             if folder.exists():
                 folder.rmdir()
             os.replace(partial, folder)
@@ -202,16 +200,25 @@ def _resume(partial: Path, identity: str, report: Report) -> None:
     write_json(state, identity)
 
 
+def _load(plan: Plan | None) -> None:
+    """Compile what is not compiled yet, so that no two workers do it at once."""
+    if plan is not None:
+        from danlu.data import json_scan
+
+        Sketcher(plan).sketch(*back_to_back([b"a"]))
+        line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
+        room = np.empty(1, np.int64)
+        json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
+
+
 def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report, counter: Counter | None) -> None:
     plan = settings.plan
     workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
     cut = shards(listing.files)
     work = partial / WORK
-    if plan is not None:
-        Sketcher(plan).sketch(*back_to_back([b"compile, so that no two workers do it at once"]))
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
-    _progress(_each(jobs, workers), sizes, report)
+    told(each(jobs, workers), sizes, report)
     spools = [Spool.open(work / shard.name) for shard in cut]
     ledger = _ledger(listing, spools, settings.bad_line_limit)
     found, sketches = None, None
@@ -224,8 +231,8 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
         tally.add(spool.counts["tally"])
     fate = fates(spools, found and found.leader)
     fields = [shard.field for shard in cut]
-    for told in _in_order(_finals(spools, fields, partial, found, fate, sketches), workers):
-        tally.add(told.as_dict())
+    for one in in_order(each(_finals(spools, fields, partial, found, fate, sketches), workers)):
+        tally.add(one.as_dict())
     described = [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut]
     noise = None
     if settings.noise_ratio:
@@ -241,8 +248,8 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
             (noise_pass, spool, field, partial, drawn, np.flatnonzero(one.copy))
             for spool, field, drawn, one in zip(spools, fields, noise.drawn, fate, strict=True)
         ]
-        for told in _in_order(last, workers):
-            tally.add(told.as_dict())
+        for one in in_order(each(last, workers)):
+            tally.add(one.as_dict())
     names = [stage.name for stage in settings.stages] + ["dedup"] * (plan is not None)
     kept = ledger.documents - tally.rules.total()
     if not kept:
@@ -333,40 +340,3 @@ def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
     whole.limit = limit
     whole.check()
     return whole
-
-
-def _each(jobs: Iterable[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """Call job[0](*job[1:]) for all jobs, in processes if there are several; yield number and result as they come."""
-    if workers <= 1:
-        for number, (function, *arguments) in enumerate(jobs):
-            yield number, function(*arguments)
-        return
-    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy threads and locks in any state
-    context.set_forkserver_preload(["danlu.data.curate.shard", "danlu.data.dedup.kernels"])
-    with ProcessPoolExecutor(workers, context) as pool:
-        waiting = {}
-        for number, (function, *arguments) in enumerate(jobs):
-            waiting[pool.submit(function, *arguments)] = number
-            if len(waiting) >= 2 * workers:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield waiting.pop(future), future.result()
-        for future in list(waiting):
-            yield waiting[future], future.result()
-
-
-def _in_order(jobs: Iterable[tuple[Any, ...]], workers: int) -> list[Any]:
-    """The results of all jobs, in their order."""
-    return [result for _, result in sorted(_each(jobs, workers), key=lambda pair: pair[0])]
-
-
-def _progress(results: Iterator[tuple[int, Any]], sizes: Sequence[int], report: Report) -> None:
-    began = last = time.monotonic()
-    total, done = sum(sizes), 0
-    for number, _ in results:
-        done += sizes[number]
-        now = time.monotonic()
-        if now - last >= EVERY and done < total:
-            last = now
-            left = (now - began) * (total - done) / max(1, done)
-            report(f"curating: {done / total:.0%}, {amount(done / (now - began))}/s, {left:.0f} s left")
