@@ -9,7 +9,21 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training, watch, watch_files
+from danlu.cli import (
+    data,
+    doctor,
+    hardware,
+    launching,
+    metrics,
+    models,
+    planning,
+    profile,
+    recipes,
+    trained,
+    training,
+    watch,
+    watch_files,
+)
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -39,6 +53,7 @@ for _verb in (
     trained.generate,
     trained.export,
     metrics.metrics,
+    profile.profile,
     watch.watch_group,
     data.data_group,
     doctor.doctor_group,
