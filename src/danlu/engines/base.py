@@ -185,8 +185,8 @@ class Engine(Protocol):
     def start_profile(self) -> None:
         """Follow operators, their shapes, and memory from now on."""
 
-    def end_profile(self, trace: Path) -> None:
-        """Write what was followed as a Chrome trace (.json.gz)."""
+    def end_profile(self) -> Callable[[Path], None]:
+        """Follow them no longer; what is returned writes a Chrome trace (.json.gz)."""
 
     def copy_peak(self) -> float:
         """Measured bytes a second that copies in this device's memory read and write together."""

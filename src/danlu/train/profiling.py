@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from danlu.engines.base import Engine, StepResult
-from danlu.files import write_json
+from danlu.files import why, write_json
 from danlu.recipe import Recipe
 from danlu.watch.profile import FOLDER, steps_file, trace_file
 
@@ -35,16 +35,23 @@ class Profiling:
         self.steps.append({"step": step, "seconds": seconds, "parts": parts})
         if step + 1 in self.range:
             return None
-        start = time.perf_counter()
-        self.folder.mkdir(exist_ok=True)
-        self.engine.end_profile(trace_file(self.folder, self.engine.rank))
+        self.active, start = False, time.perf_counter()
+        try:
+            self._write(matmul_peak)
+        except (OSError, RuntimeError) as error:  # torch writes traces by C++, which raises the latter
+            reason = why(error) if isinstance(error, OSError) else str(error).splitlines()[0]
+            return f"step {step}: the profile cannot be written: {reason}; training goes on"
+        taken = time.perf_counter() - start
+        return f"step {step}: profile written in {taken:.1f} s; read it with: danlu profile {self.folder.parent}"
+
+    def _write(self, matmul_peak: float | None) -> None:
+        profile = self.engine.end_profile()
         told = {
             "device": self.engine.device,
             "matmul_flops_per_second": matmul_peak,
             "copy_bytes_per_second": self.engine.copy_peak(),
             "steps": self.steps,
         }
+        self.folder.mkdir(exist_ok=True)
+        profile(trace_file(self.folder, self.engine.rank))
         write_json(steps_file(self.folder, self.engine.rank), told)
-        self.active = False
-        taken = time.perf_counter() - start
-        return f"step {step}: profile written in {taken:.1f} s; read it with: danlu profile {self.folder.parent}"

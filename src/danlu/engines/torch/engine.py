@@ -286,12 +286,12 @@ class TorchEngine:
         """By torch.profiler."""
         self.profile = StepProfile(self._device)
 
-    def end_profile(self, trace: Path) -> None:
+    def end_profile(self) -> Callable[[Path], None]:
         """What ``start_profile`` began."""
         assert self.profile is not None
+        profile, self.profile = self.profile, None
         self._wait()
-        self.profile.write(trace)
-        self.profile = None
+        return profile.end()
 
     def copy_peak(self) -> float:
         """Best of some large copies."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,10 +26,10 @@ class StepProfile:
         self.profile = profile(activities=kinds, record_shapes=True, profile_memory=True)
         self.profile.start()
 
-    def write(self, trace: Path) -> None:
-        """End, and write a Chrome trace (.json or .json.gz)."""
+    def end(self) -> Callable[[Path], None]:
+        """End; what is returned writes a Chrome trace (.json or .json.gz)."""
         self.profile.stop()
-        self.profile.export_chrome_trace(str(trace))
+        return lambda trace: self.profile.export_chrome_trace(str(trace))
 
 
 def copy_peak(device: torch.device) -> float:
