@@ -25,6 +25,11 @@ class GenerateSection(Section):
 class WatchSection(Section):
     """What a person sees."""
 
+    page: bool = Field(
+        False,
+        description="Serve the live page on 127.0.0.1 for as long as the training runs, and print its address.",
+        json_schema_extra=RESUMABLE,
+    )
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )

@@ -152,6 +152,11 @@ class _Session:
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
+        info |= {
+            "steps": self.recipe.train.steps,
+            "tokens_per_step": self.step_tokens,
+            "flops_per_step": self.flops * self.step_tokens,
+        }
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info)
             follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
