@@ -16,13 +16,13 @@ from danlu.cli.common import JSON, RUN, print_json, run_folder
 def profile(run: Path, operators: int, as_json: bool) -> None:
     """Say what bounds a run's speed.
 
-    Of the steps that `danlu train --profile` has profiled: where their time went, the operators that took it, and what they reach
-    of this machine's own matrix and memory rates.
+    Of the steps that `danlu train RECIPE --profile steps=10:15` has profiled: where their time went, the operators that took it,
+    and what they reach of this machine's own matrix and memory rates.
 
     \b
     Examples:
-      danlu train recipes/quickstart.yaml --profile steps=10:15
       danlu profile runs/quickstart
+      danlu profile runs/quickstart --operators 40
     """
     from danlu.watch import profile as profiles
 
