@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers benchmark-curate clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -32,6 +32,9 @@ docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its s
 
 parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/run.py $(WRITE)
+
+engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/engines.py $(WRITE)
 
 benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 2 x 2 x 2 costs; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/parallel.py $(WRITE)

@@ -10,6 +10,7 @@ import click
 
 from danlu import __version__
 from danlu.cli import (
+    comparing,
     data,
     doctor,
     hardware,
@@ -60,6 +61,7 @@ for _verb in (
     doctor.doctor_group,
     planning.plan,
     hardware.hardware_group,
+    comparing.compare_engines,
     recipes.recipe_group,
     models.model_group,
 ):
