@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers text-models benchmark-toxicity benchmark-curate clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -94,6 +94,9 @@ benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 
 
 benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with µP and without; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/mup.py $(WRITE)
+
+benchmark-recording: .venv/test.done  ## what recording takes of a step, without and with histograms; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_recording.py $(WRITE)
 
 benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs of 8 B to 405 B; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_verify.py $(WRITE)
