@@ -38,6 +38,7 @@ const page = {
     view.zoom = range;
     writePlace();
     showControls();
+    for (const chart of charts.charts) if (chart.plot && chart.inSight) chart.draw(); // at once, with what is there; the detail follows
     charts.refresh();
   },
 };
