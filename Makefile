@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate benchmark-watch browser-test clean
+.PHONY: help quickstart test lint docs parity benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate benchmark-watch-page browser-test clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -21,8 +21,8 @@ browser-test: .venv/test.done  ## the live page in a real Chromium, which this i
 	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
 	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
 
-benchmark-watch: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
-	$(BIN)/python benchmarks/watch.py $(WRITE)
+benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_page.py $(WRITE)
 
 test: lint  ## everything, both engines: lint, types, the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

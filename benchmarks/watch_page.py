@@ -1,4 +1,4 @@
-"""The live page in a real headless Chromium: first paint and zoom with a million points, the delay of a new step, foreign requests.
+"""The live page in a headless Chromium: first paint and zoom with a million points, the delay of a new step, foreign requests.
 
 The store holds a million steps of eight signals. The server is started anew for every first paint, so that nothing is in its
 memory. Times are those that a person waits: from the address to a loss curve that is drawn, from a zoom to its full detail, and
@@ -78,12 +78,15 @@ def first_paints(browser: Browser, folder: Path, foreign: list[str]) -> list[flo
     for _ in range(TRIES):
         with served(folder) as address:
             page = opened(browser, foreign, address)
-            page.wait_for_selector(".chart[data-drawn]", timeout=120_000)
-            found.append(page.evaluate("charts.charts[0].drawnAt"))
+            until(lambda page=page: page.evaluate(FIRST_PAINT))
+            found.append(page.evaluate(FIRST_PAINT))
             page.close()
     return found
 
 
+FIRST_PAINT = "typeof charts === 'object' && charts.charts.length ? charts.charts[0].drawnAt : 0"
+IN_MEMORY = """charts.charts.filter((one) => one.inSight).every((one) => one.found && !one.loading
+  && !Object.values(one.found).some((runs) => Object.values(runs).some((curve) => curve.coarse)))"""
 ZOOM = """async ([low, high]) => {
   const chart = charts.charts[0], began = performance.now();
   const detail = () => chart.found["train/loss"][page.focus()].inside;
@@ -99,12 +102,7 @@ def zooms(browser: Browser, folder: Path, foreign: list[str]) -> list[float]:
     with served(folder) as address:
         page = opened(browser, foreign, address)
         page.wait_for_selector(".chart[data-drawn]", timeout=120_000)
-        until(
-            lambda: page.evaluate(
-                "charts.charts.filter((one) => one.inSight).every((one) => one.found && !one.loading && "
-                "!Object.values(one.found).some((runs) => Object.values(runs).some((curve) => curve.coarse)))"
-            )
-        )
+        until(lambda: page.evaluate(IN_MEMORY))
         found = []
         for low, high in [(1, STEPS), (200_000, 700_000), (300_000, 301_000), (1, 999_000), (500_000, 900_000)]:
             took, inside = page.evaluate(ZOOM, [low, high])

@@ -95,6 +95,7 @@ def opened(page: Page, address: str, place: str = "") -> None:
     page.goto(f"{address}/{place}")
     page.wait_for_selector(".chart[data-drawn]")
     page.wait_for_selector("#doctor:not(.pending)")  # its size moves what is below it
+    until(lambda: page.evaluate("charts.charts.every((one) => !one.inSight || !(one.stale || one.loading))"))
 
 
 def shown_x(page: Page) -> list[float]:

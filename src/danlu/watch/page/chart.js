@@ -18,9 +18,15 @@ const UNITS = {
     : { divisor: 1, tick: (v) => +v.toPrecision(6) + " s", value: write.seconds }),
 };
 
+/** A count with as many digits as it has, up to four. */
+function short(value) {
+  const power = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.abs(value) || 1) / 3)));
+  return +(value / 1000 ** power).toPrecision(4) + ["", "k", "M", "B", "T"][power];
+}
+
 const AXIS_UNITS = {
-  step: (v) => (Number.isInteger(v) ? write.count(v).replace(".0", "") : ""),
-  tokens: (v) => write.count(v).replace(".0", ""),
+  step: (v) => (Number.isInteger(v) ? short(v) : ""),
+  tokens: (v) => short(v),
   flops: (v) => (v ? v.toExponential(Number.isInteger(v / 10 ** Math.floor(Math.log10(Math.abs(v)))) ? 0 : 1) : "0"),
   time: (v) => (v === 0 ? "0" : v < 120 ? +v.toPrecision(4) + " s" : v < 7200 ? +(v / 60).toPrecision(4) + " min" : +(v / 3600).toPrecision(4) + " h"),
 };
