@@ -466,6 +466,10 @@ def test_a_guest_without_a_host_opens_a_segment(path: Path) -> None:
         guest.scalars(2, {"mine/score": 0.5})
         guest.flush()
         guest.scalars(3, {"mine/score": 0.6})
-    (segment,) = store.segments(path)
+        (segment,) = store.segments(path)
+        deadline = time.monotonic() + 10
+        while store.segments(path)[0].seen == segment.seen and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert store.segments(path)[0].seen > segment.seen, "it is its own, and alive"
     assert segment.first_step == 0
     assert pairs(path, "mine/score") == [(2, 0.5), (3, 0.6)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +46,7 @@ class StepResult:
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
     loss_scale: the factor that was in force (1.0 without loss scaling).
+    seconds: this process's in ``forward``, ``backward``, ``optimizer`` and, apart from these, waiting in ``communication``.
     """
 
     loss: float
@@ -53,6 +54,7 @@ class StepResult:
     gradient_norm: float
     skipped: str | None
     loss_scale: float
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
@@ -85,6 +87,20 @@ class Observed(NamedTuple):
 
     tensors: dict[tuple[str, str], TensorSums]
     attention_logits: dict[str, float]
+
+
+Arrays = dict[str, np.ndarray]
+
+
+class Trace(NamedTuple):
+    """What a step computed, in FP32 with the axes of files, by the name of a module or a parameter, in the order of computing."""
+
+    outputs: Arrays
+    """Of every module, in the first micro-batch."""
+    gradients: Arrays
+    """Of every parameter, before clipping."""
+    updates: Arrays
+    """What was added to every parameter."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +172,9 @@ class Engine(Protocol):
         a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
         """
 
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """``train_step``, with what it computed on the way; in one process without recomputation and compilation."""
+
     def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
         """``train_step``, to the same bits, and sums over weights, gradients, updates and activations; all get the same."""
 
@@ -182,6 +201,9 @@ class Engine(Protocol):
 
     def matmul_peak(self) -> float | None:
         """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of the ``parameters`` and of the ``optimizer`` states that this process keeps."""
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from danlu.recipe.quality_sections import QualitySection
 from danlu.recipe.section import RESUMABLE, Section
+from danlu.recipe.text_sections import DecontaminateSection, PersonalSection, QualityModelSection, ToxicitySection
 
 LANGUAGES = (
     "am", "ar", "az", "be", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "gu", "he",
@@ -18,13 +19,33 @@ LANGUAGES = (
 
 
 class NormaliseSection(Section):
-    """Text in one form: what a reader sees stays, what only bytes differ in goes. Program code keeps what counts in it."""
+    """Text in one form: what a reader sees stays, what only bytes differ in goes. Code is left as it is, to the byte."""
 
     unicode: Literal["NFC", "NFKC", "none"] = Field(
-        "NFC", description="Unicode form; NFKC also turns full width into half width. Code is left as it is."
+        "NFC", description="Unicode form; NFKC also turns full width into half width, and superscripts into digits."
     )
     control_characters: bool = Field(
         True, description="Take out control and invisible characters; line ends become `\\n`, tabs stay."
+    )
+    mojibake: bool = Field(
+        True, description="Repair lines that were decoded by the wrong table: UTF-8 as Windows-1252 or GBK, GBK as Latin-1."
+    )
+    whitespace: bool = Field(
+        True,
+        description="No blanks at the ends of lines, at most one empty line in a row, none around the text, no no-break blanks.",
+    )
+
+
+class BoilerplateSection(Section):
+    """Lines that belong to a page rather than to its text, and are taken out of it. Code is left as it is."""
+
+    scripts: bool = Field(True, description="Lines with the word JavaScript; C4's rule.")
+    policies: bool = Field(True, description="Lines on terms of use, privacy and cookies; C4's rule.")
+    registrations: bool = Field(True, description="Lines with an ICP number, another registration, or a copyright.")
+    navigation: bool = Field(True, description="Lines of words from menus alone, Chinese and English.")
+    citations: bool = Field(True, description="Marks such as [1] and [edit], but not their lines; C4's rule.")
+    unfinished_lines: bool = Field(
+        False, description="Lines that do not end as a sentence does; C4's rule, which takes headings and lists too."
     )
 
 
@@ -74,14 +95,39 @@ class CurateSection(Section):
     """What is done to documents between reading and tokenising. `default` stands for a stage with its defaults."""
 
     normalise: NormaliseSection | None = Field(None, description="One form for the same text; null: as it was read.")
+    boilerplate: BoilerplateSection | None = Field(
+        None, description="Lines that belong to a page rather than to its text; null: they stay."
+    )
     language: LanguageSection | None = Field(None, description="Find the language of each text; null: it is not asked.")
     quality: QualitySection | None = Field(None, description="Rules that a text must pass; null: none.")
+    quality_model: QualityModelSection | None = Field(None, description="A trained score that a text must reach; null: none.")
+    toxicity: ToxicitySection | None = Field(None, description="Leave out toxic texts; null: keep them.")
+    personal: PersonalSection | None = Field(None, description="Replace personal data and secrets; null: as they are.")
+    decontaminate: DecontaminateSection | None = Field(None, description="Leave out what repeats test texts; null: keep it.")
+    noise_ratio: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="Share of the kept tokens that comes from texts that failed a soft rule and nothing else; 0.05 to 0.1 keeps "
+        "the model used to text as it is.",
+    )
     dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
     workers: int = Field(
         0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
     )
 
-    @field_validator("normalise", "language", "quality", "dedup", mode="before")
+    @field_validator(
+        "normalise",
+        "boilerplate",
+        "language",
+        "quality",
+        "quality_model",
+        "toxicity",
+        "personal",
+        "decontaminate",
+        "dedup",
+        mode="before",
+    )
     @classmethod
     def _default(cls, value: Any) -> Any:
         return {} if value == "default" else value

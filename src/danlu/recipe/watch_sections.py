@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from danlu.recipe.section import RESUMABLE, Section
@@ -43,6 +45,32 @@ class WatchSection(Section):
         ge=0,
         description="Steps between checks that replicated parameters are the same bits on all ranks; 0: at the start and "
         "before checkpoints only.",
+        json_schema_extra=RESUMABLE,
+    )
+    statistics_every: int = Field(
+        20,
+        ge=0,
+        description="Steps between statistics of every tensor (weights, gradients, updates, activations), of the attention "
+        "logits and of the batch; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    histograms_every: int = Field(
+        50,
+        ge=0,
+        description="Steps between histograms of the same, which come with the statistics; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    system_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
+        "0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    export: list[Literal["visualdl", "tensorboard"]] = Field(
+        [],
+        description="Formats in which the metrics are written as well while the run goes on, each into a folder of its name in "
+        "the run folder.",
         json_schema_extra=RESUMABLE,
     )
     memory: bool = Field(

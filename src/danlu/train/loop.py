@@ -26,6 +26,7 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
+from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -105,6 +106,8 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.recording = Recording(recipe, engine, whole, recorder)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -154,6 +157,7 @@ class _Session:
         }
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info)
+            follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
         self.event("start" if resumed is None else "resume", resumed or "training starts")
         for warning in self.warnings:
             self.event("warning", warning)
@@ -215,7 +219,7 @@ class _Session:
         batch = next(batches)
         self._doing("trains")
         waited = time.perf_counter() - start
-        result = self._metered(batch, rate) if position.step == self.metered else self.engine.train_step(batch, rate)
+        result = self._train(batch, rate)
         seconds = time.perf_counter() - start
         position.step += 1
         position.tokens += self.step_tokens
@@ -227,19 +231,23 @@ class _Session:
         self._judge(result)
         self._show(result, rate, seconds, waited)
 
-    def _metered(self, batch: Batch, rate: float) -> StepResult:
+    def _train(self, batch: Batch, rate: float) -> StepResult:
+        step = self.position.step + 1
+        if self.position.step != self.metered:
+            return self.recording.train_step(step, batch, rate)
         result, ranks = self.engine.metered_step(batch, rate)
         text = memory_text(ranks)
-        step = self.position.step + 1
         self.live.note(f"step {step}: {text}")
         if self.recorder is not None:
             self.recorder.event(step, "memory", text, ranks=ranks)
+        self.recording.memory(step, ranks)
         return result
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
             self.position.non_finite, self.changed = 0, True
             return
+        self.position.skipped += 1
         if result.skipped == LOSS_SCALE_OVERFLOW:
             self.changed = True
         elif result.skipped != NOTHING_SUPERVISED:
@@ -256,9 +264,8 @@ class _Session:
             "train/loss": result.loss,
             "train/gradient_norm": result.gradient_norm,
             "train/learning_rate": rate,
+            "train/skipped_steps": position.skipped,
             "train/tokens_per_second": speed,
-            "time/step": seconds,
-            "time/data_wait": waited,
             "memory/resident_bytes": memory,
         }
         if mfu is not None:
@@ -268,7 +275,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self._record(values)
+        self.recording.step(position.step, result, values, seconds, waited)
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -296,7 +303,7 @@ class _Session:
         return rate / position.peak
 
     def _validate(self) -> None:
-        position = self.position
+        position, start = self.position, time.perf_counter()
         self._doing("validates")
         total, tokens = 0.0, 0
         for batch in evaluation_batches(
@@ -312,10 +319,10 @@ class _Session:
             return
         loss = total / tokens
         position.validation_loss = loss
-        values = {"validation/loss": loss}
+        values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
         if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
-        self._record(values)
+        self._record(values | {"time/validation": time.perf_counter() - start})
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self, background: bool) -> None:
@@ -342,6 +349,7 @@ class _Session:
             self.saved = self.begun
             said = f"saved {done.path.name} in {duration(done.seconds)}"
             self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
+            self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
         """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""

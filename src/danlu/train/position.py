@@ -31,6 +31,8 @@ class Position:
     """The last validation loss / the mean of the recent losses at that time."""
     non_finite: int = 0
     """Non-finite steps in a row."""
+    skipped: int = 0
+    """Steps whose update was not applied."""
     tokens: int = 0
     """Tokens that went through the training steps."""
     step_seconds: float = 0.0

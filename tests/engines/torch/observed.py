@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from danlu.engines.base import Observed
+from danlu.engines.base import Observed, StepResult
 from danlu.engines.torch.engine import TorchEngine
 from danlu.recipe import parse, resolve_shape
 
 RANKS, ROWS, LENGTH, VOCABULARY = 4, 8, 16, 64
 
 
-def observed(parallel: dict[str, Any]) -> Observed:
+def observed(parallel: dict[str, Any]) -> tuple[StepResult, Observed]:
     tree = {
         "name": "observed",
         "model": {"layers": 4, "hidden_size": 32, "ffn_size": 64, "heads": 4, "kv_heads": 2, "vocab_size": VOCABULARY},
@@ -45,15 +45,15 @@ def observed(parallel: dict[str, Any]) -> Observed:
         batch = {"inputs": rows[..., :-1], "targets": rows[..., 1:]}
         if step < 2:
             engine.train_step(batch, 1e-2)
-    return engine.observed_step(batch, 1e-2, histograms=True)[1]
+    return engine.observed_step(batch, 1e-2, histograms=True)
 
 
-def told(found: Observed) -> str:
+def told(result: StepResult, found: Observed) -> str:
     tensors = {
         f"{kind} {name}": {"sums": sums[:5], "spread": [] if sums.spread is None else sums.spread.tolist()}
         for (kind, name), sums in found.tensors.items()
     }
-    return json.dumps({"tensors": tensors, "logits": found.attention_logits})
+    return json.dumps({"tensors": tensors, "logits": found.attention_logits, "seconds": dict(result.seconds)})
 
 
 def member(rank: int, port: int, layouts: list[dict[str, Any]], folder: Path) -> None:
@@ -64,7 +64,7 @@ def member(rank: int, port: int, layouts: list[dict[str, Any]], folder: Path) ->
             dist.init_process_group("gloo", store=PrefixStore(str(number), store), rank=rank, world_size=RANKS)
             found = observed(layout)
             if rank == 0:
-                print(told(found), file=file, flush=True)
+                print(told(*found), file=file, flush=True)
             dist.barrier()
             dist.destroy_process_group()
     os._exit(0)
@@ -75,7 +75,7 @@ def main() -> None:
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     fork = multiprocessing.get_context("fork")
-    (folder / "told").write_text(told(fork.Pool(1).apply(observed, ({},))) + "\n")
+    (folder / "told").write_text(told(*fork.Pool(1).apply(observed, ({},))) + "\n")
     members = [fork.Process(target=member, args=(rank, store.port, layouts, folder)) for rank in range(RANKS)]
     for each in members:
         each.start()

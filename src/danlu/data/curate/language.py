@@ -25,17 +25,18 @@ class Language:
     def apply(self, documents: Sequence[Document]) -> list[Document | Rejected]:
         keep, least = self.settings.keep, self.settings.least_score
         found: list[Document | Rejected] = []
-        for document in documents:
-            if document.code:
-                found.append(document)
+        for read in documents:
+            if read.code:
+                found.append(read)
                 continue
-            language, score = detect(document.text)
+            language, score = detect(read.text)
+            document = read._replace(language=language)
             if keep is not None and language not in keep:
                 found.append(Rejected(document, "other", language))
             elif score < least:
                 found.append(Rejected(document, "unsure", round(score, 3)))
             else:
-                found.append(document._replace(language=language))
+                found.append(document)
         return found
 
 
