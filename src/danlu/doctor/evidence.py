@@ -38,7 +38,7 @@ MEANINGS = {
     IDLE: "seconds of a step that a pipeline stage had nothing to do",
     "memory/device_bytes": "device memory in use",
     "memory/resident_bytes": "memory of the process",
-    "rank/N/wait": "seconds of a step that rank N waited for the others",
+    "time/communication@N": "seconds of a step that rank N waited for the others",
     "layer/NAME/gradient_norm": "gradient norm of one layer",
     "layer/NAME/update_ratio": "RMS of a layer's update / RMS of its weights",
 }

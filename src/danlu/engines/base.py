@@ -199,6 +199,15 @@ class Engine(Protocol):
     def load_weights(self, folder: Path) -> None:
         """Only the weights of what snapshots wrote."""
 
+    def start_profile(self) -> None:
+        """Follow operators, their shapes, and memory from now on."""
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """Follow them no longer; what is returned writes a Chrome trace (.json.gz)."""
+
+    def copy_peak(self) -> float:
+        """Measured bytes a second that copies in this device's memory read and write together."""
+
     def matmul_peak(self) -> float | None:
         """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
 

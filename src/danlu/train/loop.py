@@ -26,6 +26,7 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
+from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
@@ -107,6 +108,7 @@ class _Session:
             world_size=recipe.parallel.data,
         )
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
@@ -214,6 +216,7 @@ class _Session:
             warmup_steps=self.recipe.warmup_steps,
             final_ratio=train.schedule.final_ratio,
         )
+        self.profiling.before(position.step + 1)
         start = time.perf_counter()
         self._doing("loads data")
         batch = next(batches)
@@ -230,6 +233,8 @@ class _Session:
                 position.first_loss = result.loss
         self._judge(result)
         self._show(result, rate, seconds, waited)
+        if (said := self.profiling.after(position.step, result, seconds, waited, position.peak)) is not None:
+            self.live.note(said)
 
     def _train(self, batch: Batch, rate: float) -> StepResult:
         step = self.position.step + 1

@@ -31,6 +31,7 @@ from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
+from danlu.engines.torch.profile import StepProfile, copy_peak
 from danlu.engines.torch.shard import synchronise
 from danlu.engines.torch.slices import written_slices
 from danlu.engines.torch.snapshot import (
@@ -92,6 +93,7 @@ class TorchEngine:
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
         self.observer: Observer | None = None
+        self.profile: StepProfile | None = None
 
     def _join(self) -> Layout:
         """This process's place among those that a launcher started."""
@@ -280,6 +282,21 @@ class TorchEngine:
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
         read_weights(self.parameters, self.shape, folder, weights_files(folder))
+
+    def start_profile(self) -> None:
+        """By torch.profiler."""
+        self.profile = StepProfile(self._device)
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """What ``start_profile`` began."""
+        assert self.profile is not None
+        profile, self.profile = self.profile, None
+        self._wait()
+        return profile.end()
+
+    def copy_peak(self) -> float:
+        """Best of some large copies."""
+        return copy_peak(self._device)
 
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""
