@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Vitals
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
@@ -40,6 +40,7 @@ from danlu.engines.torch.snapshot import (
     weights_files,
     write,
 )
+from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.initialisation import initial
@@ -122,6 +123,10 @@ class TorchEngine:
     def replicas_differ(self) -> list[str]:
         """Parameters that are not the same bits on all ranks that replicate them."""
         return replicas.differences(self.parameters, self.layout, self.pipeline.pair if self.pipeline else None)
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
 
     @torch.no_grad()
     def initialise(self) -> None:
