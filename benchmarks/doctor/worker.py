@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 from benchmarks.doctor import faults_data
-from benchmarks.doctor.corpus import write
 from benchmarks.doctor.fault import BASES, RESUMED, Base, Fault, Outcome
 from benchmarks.doctor.run import faults, twin
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
+from danlu.demo.corpus import write
 from danlu.doctor.diagnose import diagnose
 from danlu.doctor.finding import Severity
 from danlu.doctor.load import facts_of, from_store

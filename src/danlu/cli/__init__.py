@@ -9,7 +9,7 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, doctor, hardware, launching, models, planning, recipes, trained, training
+from danlu.cli import data, demo, doctor, hardware, launching, models, planning, recipes, trained, training
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -40,6 +40,7 @@ for _verb in (
     trained.export,
     data.data_group,
     doctor.doctor_group,
+    demo.demo,
     planning.plan,
     hardware.hardware_group,
     recipes.recipe_group,

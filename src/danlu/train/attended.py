@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class Attendant:
         self.interval = interval(few, recipe.train.global_batch)
         self.live = Live()
         self.begun = 0
+        self.seconds = 0.0
+        """Taken since it was recorded last; diagnoses are counted with the step after."""
 
     def begin(self, position: Position, metrics: Path) -> None:
         """Ahead of the first step of this start, or where the run goes on after going back."""
@@ -79,6 +82,7 @@ class Attendant:
         """What is measured ahead of a step. All processes call."""
         if not self.every:
             return {}
+        start = time.perf_counter()
         step, place = position.step, position.step + position.data_offset
         found = of_batch(batch, self.end_id) | self.repeats.measure(place, rows(batch["inputs"]))
         if self._looks(step):
@@ -88,18 +92,22 @@ class Attendant:
                 found["batch/shared"] = 1 - different / self.recipe.parallel.data
         if self._probes(step):
             found |= self.probe.measure(self.whole[place])
+        self.seconds += time.perf_counter() - start
         return found
 
     def after(self, position: Position) -> dict[str, float]:
         """What is measured after it, ahead of its being counted."""
         if not self.every:
             return {}
+        start = time.perf_counter()
         step, found = position.step, {}
         if self._looks(step):
             vitals = self.engine.vitals()
             found = self.weights.measure(vitals) | {f"optimizer/{name}": value for name, value in vitals.optimizer.items()}
         if self._probes(step):
             found |= self.probe.again(self.whole[step + position.data_offset])
+        found["time/doctor"] = self.seconds + time.perf_counter() - start
+        self.seconds = 0.0
         return found
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
@@ -113,7 +121,12 @@ class Attendant:
 
     def news(self, position: Position) -> list[Finding]:
         """Findings that were not told before; on the first process, once enough time has passed, and at the end."""
-        return self.live.news() if self.engine.rank == 0 and (self._ends(position) or self.live.due) else []
+        if self.engine.rank > 0 or not (self._ends(position) or self.live.due):
+            return []
+        start = time.perf_counter()
+        news = self.live.news()
+        self.seconds += time.perf_counter() - start
+        return news
 
     def _ends(self, position: Position) -> bool:
         """Whether the run would end here."""

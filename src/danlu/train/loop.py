@@ -256,6 +256,7 @@ class _Session:
             return False
         self.event("rollback", back.said)
         self.live.note(back.said)
+        self.live.restart()
         self.engine.load(back.path, back.state)
         self.position, self.verified, self.begun = back.position, None, None
         if self.recorder is not None:

@@ -22,6 +22,9 @@ SYMPTOMS = (
     "slow_descent",
     "warmup_too_short",
 )
+ONSETS = ("exploding_gradients", "nonfinite", "spike")
+"""Whose first step is where it began; a divergence has the step at which the loss was lowest."""
+UNSTABLE = ("divergence", "oscillation", *ONSETS)
 USUAL = 3e-3
 """Published Adam-trained language models peak between 6e-5 (175B) and 3e-3 (10M): GPT-3, table 2.1, and its successors."""
 UPDATE_RATIO = 1e-2
@@ -35,6 +38,8 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     grave = [finding for finding in seen.values() if finding.severity >= Severity.WARNING]
     if spiking_and_slow(found):
         grave.append(replace(found["slow_descent"], severity=Severity.WARNING))
+    if from_batches(found):
+        grave = [one for one in grave if one.rule not in UNSTABLE]
     alone = setting(evidence) if evidence.own else None
     if not grave and alone is None:
         return None
@@ -66,6 +71,15 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         first,
         None if worst is None else worst.chart,
     )
+
+
+def from_batches(found: Found) -> bool:
+    """Whether odd batches came ahead of all that is unstable, which is then no sign of the rate."""
+    odd = found.get("odd_batches")
+    if odd is None or odd.step is None:
+        return False
+    begun = [found[rule].step for rule in ONSETS if rule in found]
+    return all(step is None or step >= odd.step for step in begun)
 
 
 def setting(evidence: Evidence) -> Text | None:
@@ -161,4 +175,5 @@ RULE = Rule(
     Severity.CRITICAL,
     check,
     frozenset(SYMPTOMS),
+    frozenset({"odd_batches"}),
 )
