@@ -12,6 +12,7 @@ from danlu import __version__
 from danlu.cli import (
     comparing,
     data,
+    demo,
     doctor,
     hardware,
     launching,
@@ -59,6 +60,7 @@ for _verb in (
     metrics.metrics,
     profile.profile,
     doctor.doctor_group,
+    demo.demo,
     planning.plan,
     hardware.hardware_group,
     comparing.compare_engines,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
@@ -43,6 +43,7 @@ from danlu.engines.torch.snapshot import (
 )
 from danlu.engines.torch.statistics import Observer, observing
 from danlu.engines.torch.trace import traced_step
+from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import HEAD, draw
@@ -137,6 +138,10 @@ class TorchEngine:
     def replicas_differ(self) -> list[str]:
         """Parameters that are not the same bits on all ranks that replicate them."""
         return replicas.differences(self.parameters, self.layout, self.pipeline.pair if self.pipeline else None)
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
 
     @torch.no_grad()
     def initialise(self) -> None:
