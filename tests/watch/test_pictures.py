@@ -26,7 +26,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Path:
             recorder.start_segment(first, {"tokens_per_step": 10})
             recorder.scalars(first - 1, {"validation/loss": float(first)})  # ahead of training
             for step in range(first, last + 1):
-                loss = math.nan if step % 97 == 0 else float(random.normal()) + (100 if step == 349 else 0)
+                loss = math.nan if step % 97 == 0 else float(random.normal()) + (100 if (first, step) == (1, 349) else 0)
                 recorder.scalars(step, {"train/loss": loss})
                 if step % 10 == 0:
                     layer = {f"layer/block.{at}.weight/update_rms": at + step / 1000 for at in (0, 2, 10)}
