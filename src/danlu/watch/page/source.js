@@ -25,7 +25,7 @@ function onAxis(axes, axis, step) {
 const embeddedSource = {
   live: false,
   async runs() {
-    return [{ id: "", status: embedded.status, step: null, total: null }];
+    return [{ id: "", status: embedded.status, step: embedded.headline.steps, total: embedded.total }];
   },
   async facts() {
     return { id: "", ...embedded };
