@@ -25,9 +25,10 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md
+docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md, docs/curation-rules.md
 	$(BIN)/python -m danlu.recipe
 	$(BIN)/python -m danlu.doctor
+	$(BIN)/python -m danlu.data.curate.quality
 
 parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/run.py $(WRITE)
@@ -69,9 +70,11 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
+# The last line is what reads exported metrics in tests, without what only their servers need.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures

@@ -207,7 +207,7 @@ def test_nothing_but_the_file_stays_when_all_have_closed(path: Path) -> None:
 
 def test_readers_cannot_write(path: Path, recorder: Recorder) -> None:
     recorder.start_segment(0, {})
-    with store._reading(path) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with store.reading(path) as connection, pytest.raises(sqlite3.OperationalError, match="readonly"):
         connection.execute("DELETE FROM segments")
 
 

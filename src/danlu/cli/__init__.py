@@ -9,7 +9,21 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import comparing, data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training
+from danlu.cli import (
+    comparing,
+    data,
+    doctor,
+    hardware,
+    launching,
+    metrics,
+    models,
+    planning,
+    recipes,
+    trained,
+    training,
+    watch,
+    watch_files,
+)
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -39,8 +53,10 @@ for _verb in (
     trained.generate,
     trained.export,
     comparing.compare_engines,
-    metrics.metrics,
     data.data_group,
+    watch.watch_group,
+    watch.report,
+    metrics.metrics,
     doctor.doctor_group,
     planning.plan,
     hardware.hardware_group,
@@ -48,6 +64,8 @@ for _verb in (
     models.model_group,
 ):
     cli.add_command(_verb)
+for _verb in (watch_files.export_run, watch_files.import_log):
+    watch.watch_group.add_command(_verb)
 
 
 def main() -> None:

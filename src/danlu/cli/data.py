@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
 
@@ -17,8 +19,9 @@ def data_group() -> None:
     """Choose documents by single stages of curation.
 
     \b
-    Example:
+    Examples:
       danlu data dedup corpus --output corpus-once
+      danlu data filter corpus --output corpus-clean
     """
 
 
@@ -90,3 +93,8 @@ def dedup(
         print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
     else:
         click.echo(summary(done))
+
+
+data_group.add_command(filter_documents)
+data_group.add_command(inspect)
+data_group.add_command(train_scorer)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from danlu.cli.common import JSON, RUN, Verbs, print_json, run_folder
+from danlu.cli.common import JSON, RUN, DefaultVerbs, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
 
 LANGUAGE = click.option(
@@ -17,16 +17,8 @@ LANGUAGE = click.option(
 )
 
 
-class _DoctorVerbs(Verbs):
-    """Verbs with a default: what is no verb is a run."""
-
+class _DoctorVerbs(DefaultVerbs):
     default = "run"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names}
-        if args and args[0] not in known:
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
 
 
 @click.group(name="doctor", cls=_DoctorVerbs)

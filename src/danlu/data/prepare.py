@@ -16,6 +16,7 @@ from danlu.data.aside import building
 from danlu.data.curate.final import NOISE
 from danlu.data.curate.job import curate, settings_of, summary
 from danlu.data.curate.noise import Count
+from danlu.data.curate.page import write_page
 from danlu.data.encode import Item, encoded, framed
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
@@ -110,6 +111,11 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
+    if curation is not None:
+        parts = splits.values()
+        rate = sum(part["text_bytes"] for part in parts) / sum(part["tokens"] for part in parts)
+        index["bytes_a_token"] = round(rate, 4)
+        write_page(folder.with_name(CURATED), curation, rate)
     (folder / INDEX).write_text(json.dumps(index, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
     _summary(index, ledger, report, time.monotonic() - began)
 

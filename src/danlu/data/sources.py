@@ -40,6 +40,8 @@ class SourceFile:
     """Bytes on disk."""
     code: bool = False
     """Whether it is program code."""
+    part: tuple[int, int] | None = None
+    """Of a file of lines only those that begin in these bytes; None: all."""
 
 
 @dataclass
@@ -69,6 +71,12 @@ def format_of(name: str) -> tuple[str, str] | None:
         inner = FORMATS.get(os.path.splitext(stem)[1])
         return None if inner in (None, "parquet") else (str(inner), suffix)
     return (FORMATS[suffix], "") if suffix in FORMATS else None
+
+
+def packed(file: SourceFile) -> bool:
+    """Whether the file is compressed, so that no place in it can be read by itself."""
+    kind = format_of(file.path)
+    return kind is not None and kind[1] != ""
 
 
 def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:

@@ -53,6 +53,9 @@ def json_schema() -> dict[str, Any]:
     for name in AUTOMATIC:
         section = schema["properties"][name]
         schema["properties"][name] = {"anyOf": [{"$ref": section.pop("$ref")}, {"const": "auto"}], **section}
+    for field in schema["$defs"]["CurateSection"]["properties"].values():
+        if any("$ref" in kind for kind in field.get("anyOf", ())):
+            field["anyOf"].append({"const": "default"})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "danlu recipe"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from danlu.recipe.section import RESUMABLE, Section
@@ -23,6 +25,11 @@ class GenerateSection(Section):
 class WatchSection(Section):
     """What a person sees."""
 
+    page: bool = Field(
+        False,
+        description="Serve the live page on 127.0.0.1 for as long as the training runs, and print its address.",
+        json_schema_extra=RESUMABLE,
+    )
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )
@@ -58,6 +65,12 @@ class WatchSection(Section):
         ge=0,
         description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
         "0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    export: list[Literal["visualdl", "tensorboard"]] = Field(
+        [],
+        description="Formats in which the metrics are written as well while the run goes on, each into a folder of its name in "
+        "the run folder.",
         json_schema_extra=RESUMABLE,
     )
     memory: bool = Field(

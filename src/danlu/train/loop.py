@@ -26,7 +26,7 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
-from danlu.train.recording import Recording, perplexity
+from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -150,8 +150,14 @@ class _Session:
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
+        info |= {
+            "steps": self.recipe.train.steps,
+            "tokens_per_step": self.step_tokens,
+            "flops_per_step": self.flops * self.step_tokens,
+        }
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info)
+            follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
         self.event("start" if resumed is None else "resume", resumed or "training starts")
         for warning in self.warnings:
             self.event("warning", warning)

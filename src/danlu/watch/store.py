@@ -54,25 +54,25 @@ _HISTOGRAMS = (
 
 def names(path: Path | str) -> list[str]:
     """The names of all signals that have values, sorted."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _names(connection, "values")
 
 
 def histogram_names(path: Path | str) -> list[str]:
     """The names of all that has histograms, sorted."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _names(connection, "histograms") if _has_histograms(connection) else []
 
 
 def segments(path: Path | str) -> list[Segment]:
     """The starts and resumes of the run, oldest first."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _segments(connection)
 
 
 def events(path: Path | str) -> list[Event]:
     """All events, those of replaced steps included, in the order in which they happened."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         rows = connection.execute("SELECT segment, step, time, kind, message, data FROM events ORDER BY id")
         return [
             Event(segment, step, moment, kind, message, json.loads(data)) for segment, step, moment, kind, message, data in rows
@@ -81,14 +81,14 @@ def events(path: Path | str) -> list[Event]:
 
 def series(path: Path | str, name: str) -> Series:
     """One signal as (steps, values), steps rising; the latest segment wins from its first step on. Empty for an unknown name."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _merged(connection, _VALUES, (name,))
 
 
 def histograms(path: Path | str, name: str) -> Histograms:
     """All histograms of one name, steps rising, merged as `series` is. Empty for an unknown name."""
     found: dict[int, tuple[Any, ...]] = {}
-    with _reading(path) as connection:
+    with reading(path) as connection:
         for rows in _by_segment(connection, _HISTOGRAMS, (name,)) if _has_histograms(connection) else ():
             found = {row[0]: row for row in rows} | found
     rows = [found[step] for step in sorted(found)]
@@ -102,7 +102,7 @@ def histograms(path: Path | str, name: str) -> Histograms:
 
 def times(path: Path | str) -> Series:
     """The wall clock as (steps, seconds since 1970), merged as `series` is."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         return _merged(connection, "SELECT step, time FROM steps WHERE segment = ? AND step < ?", ())
 
 
@@ -138,7 +138,7 @@ def _by_segment(connection: sqlite3.Connection, query: str, arguments: tuple[str
 
 
 @contextmanager
-def _reading(path: Path | str) -> Iterator[sqlite3.Connection]:
+def reading(path: Path | str) -> Iterator[sqlite3.Connection]:
     """A connection that changes no record; in WAL mode it neither blocks the writer nor waits for it."""
     path = Path(path)
     if not path.is_file():

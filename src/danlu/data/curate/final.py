@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.spool import LINES, PLACES, REJECTED, Spool, rejection
+from danlu.data.curate.lines import Lines, lines_of
+from danlu.data.curate.spool import PLACES, REJECTED, Spool, rejection
 from danlu.data.curate.tally import Tally
 from danlu.data.dedup.groups import Sketches
 from danlu.data.json_values import pick
@@ -54,14 +54,15 @@ def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies
         lengths = spool.lengths()[copies.rows]
         with partial.open("ab", buffering=1 << 20) as out:
             found = zip(
-                _places(spool, copies.rows), _lines(spool, copies.rows), copies.names, same.tolist(), alike.tolist(),
+                _places(spool, copies.rows), lines_of(spool, copies.rows), copies.names, same.tolist(), alike.tolist(),
                 lengths.tolist(), strict=True,
             )  # fmt: skip
             for place, line, leader, is_same, jaccard, length in found:
                 rule, value = EXACT if is_same else NEAR, round(jaccard, 3)
                 tally.turned_down(f"dedup.{rule}", value, place, partial_text(tally, f"dedup.{rule}", line, field), length)
                 out.write(rejection("dedup", rule, value, place, line, kept=leader))
-    _copy(spool, ~leaves & (spool.draws() == 0), aside)
+    with Lines(spool) as lines:
+        lines.copy(~leaves & (spool.draws() == 0), aside)
     os.replace(partial, left_out)
     os.replace(aside, kept)
     return tally
@@ -78,11 +79,12 @@ def noise_pass(spool: Spool, field: str, folder: Path, drawn: Array, copies: Arr
     stays[drawn] = True
     tally = Tally()
     if len(drawn):
-        _copy(spool, stays, folder / NOISE / f"{name}.jsonl")
+        with Lines(spool) as lines:
+            lines.copy(stays, folder / NOISE / f"{name}.jsonl")
     rows = rows[~stays[rows]]
     lengths, alike = spool.lengths()[rows], np.isin(rows, copies)
     found = zip(
-        spool.failures(rows), _places(spool, rows), _lines(spool, rows), lengths.tolist(), alike.tolist(), strict=True
+        spool.failures(rows), _places(spool, rows), lines_of(spool, rows), lengths.tolist(), alike.tolist(), strict=True
     )  # fmt: skip
     with (folder / LEFT_OUT / f"{name}.jsonl").open("ab", buffering=1 << 20) as out:
         for why, place, line, length, is_copy in found:
@@ -100,7 +102,7 @@ def partial_text(tally: Tally, rule: str, line: bytes, field: str) -> str:
 
 def texts_of(spool: Spool, field: str, rows: Array) -> Iterator[str]:
     """The texts of rows; `field`: where they stand in a line."""
-    return (_text(line, field) for line in _lines(spool, rows))
+    return (_text(line, field) for line in lines_of(spool, rows))
 
 
 def _text(line: bytes, field: str) -> str:
@@ -119,25 +121,3 @@ def _places(spool: Spool, rows: Array) -> Iterator[str]:
 
 def _only(lines: Iterable[bytes], wanted: Array) -> Iterator[bytes]:
     return (line for line, want in zip(lines, wanted.tolist(), strict=True) if want)
-
-
-def _lines(spool: Spool, rows: Array) -> Iterator[bytes]:
-    if not len(rows):
-        return
-    ends = spool.ends()
-    with (spool.folder / LINES).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for row in rows.tolist():
-            yield data[int(ends[row - 1]) if row else 0 : int(ends[row])]
-
-
-def _copy(spool: Spool, stays: Array, target: Path) -> None:
-    """Copy the lines that stay, run by run."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
-    ends = np.concatenate([[0], spool.ends()])
-    with (spool.folder / LINES).open("rb") as source, target.open("wb") as out:
-        for start, stop in zip(ends[edges[::2]].tolist(), ends[edges[1::2]].tolist(), strict=True):
-            source.seek(start)
-            while start < stop:
-                piece = source.read(min(stop - start, 1 << 20))
-                out.write(piece)
-                start += len(piece)

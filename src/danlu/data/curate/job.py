@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +16,20 @@ from typing import Any
 import numpy as np
 
 from danlu import __version__
-from danlu.data.curate.account import Fate, account, fates
-from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, Copies, last_pass, noise_pass
-from danlu.data.curate.noise import Count, Pool, byte_sizes, draw
+from danlu.data.curate.account import account
+from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
+from danlu.data.curate.finish import Finish
+from danlu.data.curate.noise import Count, byte_sizes
+from danlu.data.curate.page import write_page
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.curate.stages import stages_of
 from danlu.data.curate.tally import Tally
+from danlu.data.curate.workers import each
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
-from danlu.data.dedup.sketch import ShardSketch, Sketcher
+from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
 from danlu.data.ledger import Ledger
 from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
@@ -42,8 +43,8 @@ REPORT, STATE, WORK = "report.json", "state.json", "work"
 BUSY = "another process is curating into this folder; wait for it, or choose another folder"
 WORTH_A_PROCESS = 256 << 20
 """Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
-LARGEST = 10
-"""Groups of copies that the report names."""
+NAMED = 5
+"""Rules that the summary names."""
 FAR_BELOW = 1e9
 """Off the score of what failed a soft rule, where the best of some copies is chosen."""
 
@@ -167,7 +168,10 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
 def summary(done: Curated) -> str:
     """One line on what became of the documents."""
     facts = done.report
-    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    most = sorted(facts["rules"].items(), key=lambda pair: -pair[1])
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in most[:NAMED])
+    if len(most) > NAMED:
+        rules += f", {sum(count for _, count in most[NAMED:]):,} by {len(most) - NAMED} other rules"
     return (
         f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
         + (f" ({rules})" if rules else "")
@@ -208,10 +212,10 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     cut = shards(listing.files)
     work = partial / WORK
     if plan is not None:
-        Sketcher(plan).sketch([b"compile, so that no two workers do it at once"])
+        Sketcher(plan).sketch(*back_to_back([b"compile, so that no two workers do it at once"]))
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
-    _progress(_each(jobs, workers), sizes, report)
+    _progress(each(jobs, workers), sizes, report)
     spools = [Spool.open(work / shard.name) for shard in cut]
     ledger = _ledger(listing, spools, settings.bad_line_limit)
     found, sketches = None, None
@@ -222,49 +226,37 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     tally = Tally()
     for spool in spools:
         tally.add(spool.counts["tally"])
-    fate = fates(spools, found and found.leader)
-    fields = [shard.field for shard in cut]
-    for told in _in_order(_finals(spools, fields, partial, found, fate, sketches), workers):
-        tally.add(told.as_dict())
+    finish = Finish.of(cut, spools, found, sketches, partial, workers)
+    finish.keep(tally)
     described = [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut]
     noise = None
     if settings.noise_ratio:
         count = counter(_files(partial, described, (KEPT,))) if counter else byte_sizes
-        weights = settings.weights or (1.0,) * (1 + max(shard.source for shard in cut))
-        pools = [
-            Pool(spool, shard.field, np.flatnonzero(one.clean), np.flatnonzero(one.candidate), weights[shard.source])
-            for shard, spool, one in zip(cut, spools, fate, strict=True)
-        ]
-        noise = draw(pools, settings.noise_ratio, count)
-        (partial / NOISE).mkdir(exist_ok=True)
-        last = [
-            (noise_pass, spool, field, partial, drawn, np.flatnonzero(one.copy))
-            for spool, field, drawn, one in zip(spools, fields, noise.drawn, fate, strict=True)
-        ]
-        for told in _in_order(last, workers):
-            tally.add(told.as_dict())
+        noise = finish.noise(tally, settings.noise_ratio, settings.weights or (1.0,) * len(listing.fingerprints), count)
     names = [stage.name for stage in settings.stages] + ["dedup"] * (plan is not None)
     kept = ledger.documents - tally.rules.total()
     if not kept:
         most = dict(tally.rules.most_common(3))
         raise UserError(f"nothing is kept of {ledger.records:,} records: {most}, {ledger.bad:,} bad")
-    write_json(
-        partial / REPORT,
-        {
-            "identity": identity,
-            "records": ledger.records,
-            "kept": kept,
-            "rejected": tally.rules.total(),
-            "empty": ledger.empty,
-            "unreadable": ledger.bad,
-            "rules": dict(sorted(tally.rules.items())),
-            "groups": found.groups if found else 0,
-            "largest_groups": _largest(found, fate) if found else [],
-            **account([shard.source for shard in cut], spools, fate, noise, tally, names),
-            "read": ledger.as_dict(),
-            "shards": described,
-        },
-    )
+    paths = [fingerprint["path"] for fingerprint in listing.fingerprints]
+    made = {
+        "identity": identity,
+        "records": ledger.records,
+        "kept": kept,
+        "rejected": tally.rules.total(),
+        "empty": ledger.empty,
+        "unreadable": ledger.bad,
+        "rules": dict(sorted(tally.rules.items())),
+        "groups": found.groups if found else 0,
+        "largest_groups": finish.largest(),
+        **account([shard.source for shard in cut], spools, finish.fate, noise, tally, names),
+        "read": ledger.as_dict(),
+        "shards": described,
+    }
+    for row in made["sources"]:
+        row["path"] = paths[row["source"]]
+    write_page(partial, made)
+    write_json(partial / REPORT, made)
     (partial / STATE).unlink()
     shutil.rmtree(work)
 
@@ -281,48 +273,6 @@ def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, s
     return find(sketches, score, length, settings.memory, jaccard)
 
 
-def _finals(
-    spools: Sequence[Spool],
-    fields: Sequence[str],
-    partial: Path,
-    found: Groups | None,
-    fate: Sequence[Fate],
-    sketches: Sketches | None,
-) -> Iterator[tuple[Any, ...]]:
-    """The last pass of each shard, to be called."""
-    first = 0
-    lines = _lines(found, fate) if found else None
-    for spool, field, one in zip(spools, fields, fate, strict=True):
-        copies = Copies(np.empty(0, np.int64), np.empty(0, np.int64), [])
-        if found is not None and lines is not None:
-            rows = np.flatnonzero(one.copy & ~one.soft)
-            leaders = found.leader[first + rows]
-            copies = Copies(rows, leaders, lines(leaders))
-        yield last_pass, spool, field, partial, first, copies, sketches
-        first += spool.documents
-
-
-def _lines(found: Groups, fate: Sequence[Fate]) -> Callable[[np.ndarray[Any, Any]], list[str]]:
-    """A function from numbers of documents kept for what they are to file and line of the result."""
-    firsts = np.cumsum([0, *(len(one.soft) for one in fate)])
-    stays = np.concatenate([[0], *(one.clean for one in fate)]).cumsum()
-
-    def names(documents: np.ndarray[Any, Any]) -> list[str]:
-        shard = np.searchsorted(firsts, documents, side="right") - 1
-        line = stays[documents] - stays[firsts[shard]] + 1
-        return [f"{KEPT}/{s:05d}.jsonl:{n}" for s, n in zip(shard.tolist(), line.tolist(), strict=True)]
-
-    return names
-
-
-def _largest(found: Groups, fate: Sequence[Fate]) -> list[dict[str, Any]]:
-    soft = np.concatenate([one.soft for one in fate])
-    leaders, copies = np.unique(found.leader[(found.leader >= 0) & ~soft], return_counts=True)
-    order = np.lexsort((leaders, -copies))[:LARGEST]
-    names = _lines(found, fate)(leaders[order])
-    return [{"kept": name, "copies": int(count)} for name, count in zip(names, copies[order], strict=True)]
-
-
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
     """All that was read, checked against the limit."""
     whole = Ledger(ignored=listing.ignored)
@@ -333,31 +283,6 @@ def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
     whole.limit = limit
     whole.check()
     return whole
-
-
-def _each(jobs: Iterable[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """Call job[0](*job[1:]) for all jobs, in processes if there are several; yield number and result as they come."""
-    if workers <= 1:
-        for number, (function, *arguments) in enumerate(jobs):
-            yield number, function(*arguments)
-        return
-    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy threads and locks in any state
-    context.set_forkserver_preload(["danlu.data.curate.shard", "danlu.data.dedup.kernels"])
-    with ProcessPoolExecutor(workers, context) as pool:
-        waiting = {}
-        for number, (function, *arguments) in enumerate(jobs):
-            waiting[pool.submit(function, *arguments)] = number
-            if len(waiting) >= 2 * workers:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield waiting.pop(future), future.result()
-        for future in list(waiting):
-            yield waiting[future], future.result()
-
-
-def _in_order(jobs: Iterable[tuple[Any, ...]], workers: int) -> list[Any]:
-    """The results of all jobs, in their order."""
-    return [result for _, result in sorted(_each(jobs, workers), key=lambda pair: pair[0])]
 
 
 def _progress(results: Iterator[tuple[int, Any]], sizes: Sequence[int], report: Report) -> None:

@@ -57,12 +57,15 @@ class Noise:
     """Of what was drawn, times the weight of its source."""
     documents: int = 0
     candidates: int = 0
+    unit: str = "tokens"
+    """What was counted: tokens, or bytes where there is no tokenizer."""
     rules: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Of those tokens, by rule."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "target": self.target,
+            "unit": self.unit,
             "achieved": round(self.tokens / max(1, self.tokens + self.clean_tokens), 6),
             "tokens": round(self.tokens),
             "clean_tokens": round(self.clean_tokens),
@@ -77,7 +80,8 @@ def draw(pools: Sequence[Pool], ratio: float, count: Count) -> Noise:
 
     Memory: some 50 bytes a candidate.
     """
-    noise = Noise([], ratio, sum(_clean_tokens(pools, count)), candidates=sum(len(pool.candidates) for pool in pools))
+    noise = Noise([], ratio, sum(_clean_tokens(pools, count)), unit="bytes" if count is byte_sizes else "tokens")
+    noise.candidates = sum(len(pool.candidates) for pool in pools)
     wanted = ratio / (1 - ratio) * noise.clean_tokens
     keys = np.concatenate([pool.spool.draws()[pool.candidates] for pool in pools])
     rows = np.concatenate([pool.candidates for pool in pools])

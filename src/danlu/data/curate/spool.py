@@ -14,10 +14,13 @@ from danlu.data.arrays import Array
 from danlu.data.curate.stage import Judged, Rejected
 from danlu.data.curate.tally import Tally
 from danlu.data.ledger import one_line
+from danlu.data.line_texts import LineTexts
 from danlu.data.read import Document
+from danlu.data.sources import SourceFile, packed
 
 LINES, REJECTED, PLACES, FAILED, DONE = "lines.jsonl", "rejected.jsonl", "places.txt", "failed.jsonl", "done.json"
-_ENDS, _LENGTHS, _SCORES, _LANGUAGES, _DRAWS = "ends.bin", "lengths.bin", "scores.bin", "languages.bin", "draws.bin"
+_FILES, _STARTS, _ENDS, _LENGTHS = "files.bin", "starts.bin", "ends.bin", "lengths.bin"
+_SCORES, _LANGUAGES, _DRAWS = "scores.bin", "languages.bin", "draws.bin"
 _LANGUAGE = "S4"
 
 
@@ -56,9 +59,10 @@ def _why(stage: str, rejected: Rejected) -> bytes:
 class SpoolWriter:
     """Writes one shard, front to back; its files are complete when `close` has returned."""
 
-    def __init__(self, folder: Path, field: str) -> None:
+    def __init__(self, folder: Path, field: str, files: Sequence[SourceFile]) -> None:
         self._field = field
-        names = (LINES, REJECTED, PLACES, FAILED, _ENDS, _LENGTHS, _SCORES, _LANGUAGES, _DRAWS)
+        self._file_numbers = {file.path: number for number, file in enumerate(files, 1)}
+        names = (LINES, REJECTED, PLACES, FAILED, _FILES, _STARTS, _ENDS, _LENGTHS, _SCORES, _LANGUAGES, _DRAWS)
         self._lines, self._rejected, self._places, self._failed, *self._numbers = (
             (folder / name).open("wb", buffering=1 << 20) for name in names
         )
@@ -72,22 +76,48 @@ class SpoolWriter:
         """Append documents; `texts` are theirs in UTF-8."""
         documents = [one.document for one in judged]
         lines = [line_of(one.document, one.before, self._field) for one in judged]
-        ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
-        self._end = int(ends[-1]) if lines else self._end
-        lengths = np.array([len(text) for text in texts], np.int64)
-        scores = np.array([document.score for document in documents], np.float64)
         self._lines.writelines(lines)
-        self._places.writelines(one_line(document.place).encode() + b"\n" for document in documents)
+        ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
+        scores = np.array([document.score for document in documents], np.float64)
         languages = np.array([document.language.encode() for document in documents], _LANGUAGE)
         draws = np.array(
             [0 if one.failed is None else draw_key(text) for one, text in zip(judged, texts, strict=True)], np.uint64
         )
-        for file, array in zip(self._numbers, (ends, lengths, scores, languages, draws), strict=True):
-            file.write(array.data)
+        places = [one_line(document.place) for document in documents]
         self._failed.writelines(_why(*one.failed) for one in judged if one.failed is not None)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        self._add(np.int32(0), self._end, ends, lengths, scores, languages, draws, places)
+        self._end = int(ends[-1]) if lines else self._end
         self.tally.read(documents, lengths)
         self._flush()
-        self.documents += len(documents)
+
+    def keep_lines(self, texts: LineTexts) -> None:
+        """Append lines as they stand; those of a file that is not packed are left where they are."""
+        number, start = self._file_numbers[texts.file.path], texts.start
+        if packed(texts.file):
+            number, start = 0, self._end
+            self._lines.write(texts.lines)
+            self._end += len(texts.lines)
+        places = texts.places if texts.file.path == one_line(texts.file.path) else [one_line(place) for place in texts.places]
+        lengths = np.diff(texts.ends, prepend=0)
+        count = len(lengths)
+        scores, languages, draws = np.zeros(count), np.zeros(count, _LANGUAGE), np.zeros(count, np.uint64)
+        self._add(np.int32(number), start, start + texts.line_ends, lengths, scores, languages, draws, places)
+        self.tally.seen.count(lengths, [""] * count, scores)
+
+    def _add(
+        self, file: np.int32, start: int, ends: Array, lengths: Array, scores: Array, languages: Array, draws: Array,
+        places: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Note documents whose lines stand one behind the other from byte `start` of a file on."""
+        if not len(ends):
+            return
+        starts = np.concatenate([[start], ends[:-1]])
+        columns = (np.full(len(ends), file), starts, ends, lengths, scores, languages, draws)
+        for out, array in zip(self._numbers, columns, strict=True):
+            out.write(array.data)
+        self._places.write(("\n".join(places) + "\n").encode())
+        self.documents += len(ends)
         self.text_bytes += int(lengths.sum())
 
     def reject(self, stage: str, rejected: Rejected, judged: Judged) -> None:
@@ -132,9 +162,17 @@ class Spool(NamedTuple):
         """Kept so far."""
         return int(self.counts["documents"])
 
-    def ends(self) -> Array:
-        """Where lines end in LINES, (documents,) int64."""
-        return np.fromfile(self.folder / _ENDS, np.int64)
+    def files(self) -> list[Path]:
+        """The files that hold the lines; the first is the spool's own."""
+        return [self.folder / LINES, *map(Path, self.counts["files"])]
+
+    def where(self) -> tuple[Array, Array, Array]:
+        """The number in `files`, (documents,) int32, and from where to where each line stands in it, (documents,) int64."""
+        return (
+            np.fromfile(self.folder / _FILES, np.int32),
+            np.fromfile(self.folder / _STARTS, np.int64),
+            np.fromfile(self.folder / _ENDS, np.int64),
+        )
 
     def lengths(self) -> Array:
         """Bytes of the texts, (documents,) int64."""
