@@ -52,7 +52,6 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
-    comparing.compare_engines,
     data.data_group,
     watch.watch_group,
     watch.report,
@@ -60,6 +59,7 @@ for _verb in (
     doctor.doctor_group,
     planning.plan,
     hardware.hardware_group,
+    comparing.compare_engines,
     recipes.recipe_group,
     models.model_group,
 ):

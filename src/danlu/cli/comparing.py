@@ -20,7 +20,7 @@ from danlu.errors import UserError
 def compare_engines(
     context: click.Context, recipe: Path, overrides: tuple[str, ...], root: Path, steps: int, as_json: bool
 ) -> None:
-    """Train the first steps on PyTorch and on PaddlePaddle, and say whether it is the same model.
+    """Train on both engines: is it the same model?
 
     Also with a change from one to the other halfway. Where they part, the first layer is named whose output, gradient or update
     differs, and the exit code is 1. In one process each; nothing of it is kept but the prepared data.

@@ -32,7 +32,7 @@ STAGES = ("normalise", "boilerplate", "language", "quality")
 def filter_documents(
     inputs: tuple[str, ...], output: Path, text: str, overrides: tuple[str, ...], bad_line_limit: float, as_json: bool
 ) -> None:
-    """Leave out documents by rules, each with the reason; mend and clean the others.
+    """Leave out documents by rules, and clean the others.
 
     Text is put in one form, lines that belong to a web page go, the language is told, and Gopher's, C4's, FineWeb's and danlu's
     Chinese rules judge. Any stage of a recipe's data.curate is switched on by --set STAGE=default, and off by --set STAGE=null.
@@ -91,7 +91,7 @@ def inspect(
     totals: bool,
     as_json: bool,
 ) -> None:
-    """Page through what curation kept and what it left out, with the reasons.
+    """Page through what curation kept and what it left out.
 
     FOLDER is what `danlu data filter` or `dedup` wrote, or a run that was prepared with data.curate. On a terminal the documents
     go through the pager.

@@ -17,7 +17,7 @@ from danlu.cli.common import JSON, note, print_json
 @click.option("--seed", default=0, show_default=True, help="Order in which texts are learnt from.")
 @JSON
 def train_scorer(good: tuple[str, ...], bad: tuple[str, ...], to: Path, text: str, seed: int, as_json: bool) -> None:
-    """Train a model that tells good texts from bad ones, in seconds.
+    """Train a model that tells good texts from bad ones.
 
     An INPUT is a file, a folder or a glob. A tenth of the texts, which is not learnt from, says how good the model is. In a
     recipe, data.curate.quality_model.path names it; or data.curate.toxicity.path, when the toxic texts are those of --good.

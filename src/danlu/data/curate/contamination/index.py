@@ -11,7 +11,7 @@ import numpy as np
 from danlu.data.arrays import Array
 from danlu.data.dedup.fold import table
 from danlu.data.dedup.plan import Plan, rows_for
-from danlu.data.dedup.sketch import DIGESTS, Sketcher
+from danlu.data.dedup.sketch import DIGESTS, Sketcher, back_to_back
 
 SHORTEST = 8
 """Words of a test text below which it is not looked for: everyday phrases would count. (Chinese characters count as words.)"""
@@ -104,7 +104,7 @@ class _Near:
     def __init__(self, texts: list[bytes], threshold: float) -> None:
         self.threshold, self.texts = threshold, texts
         self._sketcher = Sketcher(Plan(threshold, PERMUTATIONS, rows_for(threshold, PERMUTATIONS), SHINGLE, "exact"))
-        keys = self._sketcher.sketch(texts)[0][:, DIGESTS:]
+        keys = self._sketcher.sketch(*back_to_back(texts))[0][:, DIGESTS:]
         self._by_key: dict[int, list[int]] = {}
         for number, row in enumerate(keys.tolist()):
             for key in row:
@@ -112,7 +112,7 @@ class _Near:
 
     def match(self, text: str) -> tuple[int, float] | None:
         data = text.encode()
-        keys = self._sketcher.sketch([data])[0][0, DIGESTS:].tolist()
+        keys = self._sketcher.sketch(*back_to_back([data]))[0][0, DIGESTS:].tolist()
         candidates = sorted({number for key in keys for number in self._by_key.get(key, ())})
         mine = self._sketcher.shingles(data) if candidates else np.empty(0, np.uint32)
         for number in candidates:
