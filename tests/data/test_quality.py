@@ -274,3 +274,10 @@ def test_the_committed_table_of_rules_is_current() -> None:
         "run python -m danlu.data.curate.quality"
     )
     assert all(f"| `{rule.field}` |" in page and rule.what.endswith(".") for rule in RULES)
+
+
+def test_one_line_is_no_list() -> None:
+    """What is asked of lines is not asked of a text that has one only, such as a paragraph that breaks off."""
+    for text in (ENGLISH.strip(), CHINESE.replace("\n", "")):
+        assert verdict(text) is verdict("- " + text) is verdict(text[:-1] + "……") is verdict(text[:-1]) is None
+    assert verdict("- " + ENGLISH.replace(". ", ".\n- ")) is not None

@@ -56,7 +56,10 @@ def filter_documents(
             "bad_line_limit": bad_line_limit,
         },
     }
-    data = recipes.parse(tree, [f"data.curate.{override}" for override in overrides]).data
+    recipe = recipes.parse(tree, [f"data.curate.{override}" for override in overrides])
+    for line in recipes.ignored(recipe):
+        note(f"warning: {line}")
+    data = recipe.data
     try:
         listing = resolve(data.sources)
     except UserError as error:

@@ -10,6 +10,7 @@ import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
 from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.decontaminating import decontaminate
 from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
@@ -95,6 +96,5 @@ def dedup(
         click.echo(summary(done))
 
 
-data_group.add_command(filter_documents)
-data_group.add_command(inspect)
-data_group.add_command(train_scorer)
+for _verb in (filter_documents, decontaminate, train_scorer, inspect):
+    data_group.add_command(_verb)

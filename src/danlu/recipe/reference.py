@@ -64,7 +64,8 @@ def reference_markdown() -> str:
     sections: list[tuple[Path, type[BaseModel], bool]] = [((), Recipe, False)]
     for entry in every_field():
         entries = entry_annotation(entry.field.annotation)
-        if section := section_class(entry.field.annotation if entries is None else entries):
+        section = section_class(entry.field.annotation if entries is None else entries)
+        if section and not any(section is other for _, other, _ in sections):  # what comes again is described once
             sections.append((entry.path, section, entries is not None))
     return "\n".join([_HEAD, *(_section(*each) for each in sections), _other_names()])
 

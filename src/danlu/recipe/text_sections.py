@@ -61,8 +61,19 @@ class DecontaminateSection(Section):
     against: list[str] = Field(
         [], description="Files, folders or globs of benchmarks: JSON lines, of which every text field counts, or plain text."
     )
-    validation: bool = Field(True, description="Leave out training documents that repeat a held-out document, too.")
-    words: int = Field(13, ge=5, le=64, description="Words, or characters of unspaced scripts, in a row that must not be shared.")
+    validation_words: int | None = Field(
+        50,
+        ge=8,
+        le=1000,
+        description="Words in a row that a training document must not share with one that is held out for validation (50 as in "
+        "Lee et al. 2022); null: not compared.",
+    )
+    words: int = Field(
+        13,
+        ge=8,
+        le=64,
+        description="Words, or characters of unspaced scripts, in a row that must not be shared with a benchmark.",
+    )
     threshold: float | None = Field(
         0.8,
         ge=0.3,
@@ -72,6 +83,6 @@ class DecontaminateSection(Section):
 
     @model_validator(mode="after")
     def _something(self) -> DecontaminateSection:
-        if not self.against and not self.validation:
-            raise ValueError("against is empty and validation is false, so that there is nothing to compare with; name files")
+        if not self.against and self.validation_words is None:
+            raise ValueError("against is empty and validation_words null, so that there is nothing to compare with; name files")
         return self

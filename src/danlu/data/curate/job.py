@@ -213,6 +213,9 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     work = partial / WORK
     if plan is not None:
         Sketcher(plan).sketch(*back_to_back([b"compile, so that no two workers do it at once"]))
+    if workers > 1:
+        for stage in settings.stages:
+            stage.apply([])  # compile, so that no two workers do it at once
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
     _progress(each(jobs, workers), sizes, report)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -46,11 +48,16 @@ def benchmark_texts(against: Sequence[str]) -> Iterator[tuple[str, str]]:
                     for number, value in enumerate(_lines(stream) if kind == "lines" else json_values(stream, LONGEST), 1):
                         for text in _strings(value):
                             yield f"{file.path}:{number}", text
+            elif kind == "table":
+                with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
+                    for number, row in enumerate(csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline="")), 1):
+                        for text in row:
+                            yield f"{file.path}:row {number}", text
             elif kind == "parquet":
                 yield from _parquet(file)
             else:
                 yield from _plain(file)
-        except (OSError, EOFError, NotText, ValueError) as error:
+        except (OSError, EOFError, NotText, ValueError, csv.Error) as error:
             raise UserError(f"{WHERE}: {file.path}: cannot be read: {error}") from None
 
 

@@ -19,6 +19,8 @@ COMMON = 10
 """Test texts that share a run of words, above which it is a phrase of the test itself, such as its instructions.
 
 Brown et al. (2020, appendix C) leave such runs out in the same way."""
+MOST = 1 << 25
+"""Runs of words that are remembered, in about 1.5 GB; of more, every second, fourth and so on: long overlaps are still found."""
 PERMUTATIONS, SHINGLE = 112, 5
 _EDGE = re.compile(r"^\W+")
 
@@ -70,6 +72,7 @@ class Index:
         self.too_short = 0
         found: dict[int, list[tuple[int, Array]]] = {}
         kept: list[bytes] = []
+        total, every = 0, np.uint64(1)
         for place, text in texts:
             hashed, _ = _words(text)
             if len(hashed) < SHORTEST:
@@ -78,7 +81,14 @@ class Index:
             size = min(words, len(hashed))
             grams = np.empty(len(hashed), np.uint64)
             count = kernels.grams(hashed, size, grams)
-            found.setdefault(size, []).append((len(self.places), np.unique(grams[:count])))
+            mine = np.unique(grams[:count])
+            mine = mine[mine % every == 0]
+            total += len(mine)
+            found.setdefault(size, []).append((len(self.places), mine))
+            while total > MOST:
+                every *= np.uint64(2)
+                found = {size: [(owner, some[some % every == 0]) for owner, some in each] for size, each in found.items()}
+                total = sum(len(some) for each in found.values() for _, some in each)
             self.places.append(place)
             if threshold is not None:
                 kept.append(text.encode())
