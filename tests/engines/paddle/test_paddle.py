@@ -47,6 +47,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama yarn": {"rope_scaling": YARN, "kv_heads": 1},
     "mistral window": {"family": "mistral", "hidden_size": 50, "head_size": 8, "sliding_window": 7, "tied_embeddings": True},
     "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 7, "full_attention_layers": 1},
+    "ernie": {"family": "ernie4_5", "tied_embeddings": True, "head_size": 16, "rope_theta": 500_000.0},
+    "ernie biases": {"family": "ernie4_5", "qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "qwen3 wide heads": {"family": "qwen3", "qk_norm": True, "head_size": 16, "rope_theta": 1e6},
 }
 MASKED = ("llama", "mistral window", "qwen2 window after one layer")
