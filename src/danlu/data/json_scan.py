@@ -1,7 +1,7 @@
 """The texts of lines of JSON, compiled: one field of each line, unescaped, one text behind the other.
 
 It knows the lines of corpora and stops at any other, which is then for a reader that names what is wrong. What it takes is
-valid JSON (RFC 8259).
+valid JSON (RFC 8259) and valid UTF-8.
 """
 
 from __future__ import annotations
@@ -29,20 +29,54 @@ _HEX[[ord(digit) for digit in "0123456789abcdefABCDEF"]] = [int(digit, 16) for d
 
 @compiled
 def lines(data: Array, at: int, field: Array, longest: int, out: Array, ends: Array, line_ends: Array) -> int:
-    """Take lines of data[at:], whole ones in valid UTF-8, until one is not understood; return how many.
+    """Take lines of data[at:], whole ones, until one is not understood; return how many.
 
     field: UTF-8 bytes of the name of the field. out: room for the texts, as long as `data`.
     ends, line_ends: room for an entry a line: where its text ends in `out`, where it ends in `data`, behind the line end.
     """
     filled = count = 0
     while at < len(data):
-        text, at = _line(data, at, field, out, filled)
-        if text < 0 or text - filled > longest or _perhaps_blank(out, filled, text):
+        text, end = _line(data, at, field, out, filled)
+        if text < 0 or text - filled > longest or _perhaps_blank(out, filled, text) or not _is_text(data, at, end):
             break
-        filled = text
+        filled, at = text, end
         ends[count], line_ends[count] = text, at
         count += 1
     return count
+
+
+@compiled
+def _is_text(data: Array, start: int, stop: int) -> bool:
+    """Whether data[start:stop], which ends in a byte below 0x80, is valid UTF-8 (Unicode, table 3-7)."""
+    bits = np.uint8(0)
+    for i in range(start, stop):
+        bits |= data[_U64(i)]
+    if bits < 0x80:
+        return True
+    at = start
+    while at < stop:
+        lead = data[_U64(at)]
+        if lead < 0x80:
+            at += 1
+            continue
+        second = data[_U64(at + 1)]
+        if 0xE1 <= lead <= 0xEF:
+            length, least, most = 3, 0x80, 0x9F if lead == 0xED else 0xBF
+        elif 0xC2 <= lead <= 0xDF:
+            length, least, most = 2, 0x80, 0xBF
+        elif lead == 0xE0:
+            length, least, most = 3, 0xA0, 0xBF
+        elif 0xF0 <= lead <= 0xF4:
+            length, least, most = 4, 0x90 if lead == 0xF0 else 0x80, 0x8F if lead == 0xF4 else 0xBF
+        else:
+            return False
+        if second < least or second > most:
+            return False
+        for place in range(2, length):
+            if data[_U64(at + place)] & 0xC0 != 0x80:
+                return False
+        at += length
+    return True
 
 
 @compiled
@@ -214,18 +248,20 @@ def _string(data: Array, at: int, out: Array, filled: int) -> tuple[int, int]:
             return at + 1, filled
         if byte != _BACKSLASH:
             return _NO, _NO
-        at, filled = _escaped(data, at, out, filled)
+        meant = _ESCAPES[data[_U64(at + 1)]]
+        if meant:
+            out[_U64(filled)] = meant
+            at += 2
+            filled += 1
+            continue
+        at, filled = _character(data, at, out, filled)
         if at < 0:
             return _NO, _NO
 
 
 @compiled
-def _escaped(data: Array, at: int, out: Array, filled: int) -> tuple[int, int]:
-    """Unescape what begins with the backslash at `at`; half of a surrogate pair is not understood."""
-    meant = _ESCAPES[data[at + 1]]
-    if meant:
-        out[filled] = meant
-        return at + 2, filled + 1
+def _character(data: Array, at: int, out: Array, filled: int) -> tuple[int, int]:
+    r"""Write the character of a \uXXXX, or of two, in UTF-8; half of a surrogate pair is not understood."""
     code = _four(data, at)
     at += 6
     if 0xD800 <= code < 0xDC00:

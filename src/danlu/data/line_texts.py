@@ -12,6 +12,9 @@ from danlu.data.ledger import Ledger
 from danlu.data.read import LONGEST, Document, Numbers, line_blocks, line_document
 from danlu.data.sources import SourceFile
 
+SHORTEST = len(b'{"":"x"}\n')
+"""Bytes of a line that holds a text."""
+
 
 class LineTexts(NamedTuple):
     """The texts of lines that stand one behind the other in a file."""
@@ -39,11 +42,12 @@ def line_texts(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[LineTe
     numbers = Numbers(file)
     for block, start in line_blocks(file, stream):
         view = memoryview(block)
-        whole = block.rfind(b"\n") + 1 if _is_text(block) else 0
+        whole = block.rfind(b"\n") + 1
         data = np.frombuffer(block, np.uint8, whole)
-        at, most = 0, block.count(b"\n")
+        at = 0
         while at < len(block):
             if at < whole:
+                most = (whole - at) // SHORTEST
                 out, ends, line_ends = np.empty(whole - at, np.uint8), np.empty(most, np.int64), np.empty(most, np.int64)
                 count = json_scan.lines(data, at, field, LONGEST, out, ends, line_ends)
                 if count:
@@ -51,16 +55,10 @@ def line_texts(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[LineTe
                     stop, filled = int(line_ends[-1]), int(ends[-1])
                     ledger.keep(filled, count)
                     places = numbers.places(start, np.concatenate([[at], line_ends[:-1]]))
+                    out.setflags(write=False)  # as texts that come from bytes: one kind of array, compiled for once
                     yield LineTexts(file, out[:filled], ends, view[at:stop], line_ends - at, start + at, places)
-                    at, most = stop, most - count
+                    at = stop
             if at < len(block):
                 stop = block.find(b"\n", at) + 1 or len(block)
                 yield from line_document(block[at:stop], start + at, numbers.place(start + at), file, ledger)
-                at, most = stop, most - 1
-
-
-def _is_text(block: bytes) -> bool:
-    try:
-        return block.isascii() or bool(block.decode("utf-8"))
-    except UnicodeDecodeError:
-        return False
+                at = stop

@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 
 from danlu import __version__
 from danlu.data.curate.account import account
+from danlu.data.curate.execute import each, settled, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
 from danlu.data.curate.finish import Finish
 from danlu.data.curate.noise import Count, byte_sizes
@@ -26,12 +26,10 @@ from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.curate.stages import stages_of
 from danlu.data.curate.tally import Tally
-from danlu.data.curate.workers import each
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
 from danlu.data.ledger import Ledger
-from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
@@ -149,7 +147,8 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
         partial = folder.with_name(folder.name + ".partial")
         try:
             _resume(partial, identity, report)
-            _run(listing, partial, settings, identity, report, counter)
+            with settled(lambda: _load(settings)):
+                _run(listing, partial, settings, identity, report, counter)
             if folder.exists():
                 folder.rmdir()
             os.replace(partial, folder)
@@ -206,19 +205,27 @@ def _resume(partial: Path, identity: str, report: Report) -> None:
     write_json(state, identity)
 
 
+def _load(settings: Settings) -> None:
+    """Compile what is not compiled yet, so that no two workers do it at once."""
+    for stage in settings.stages:
+        stage.apply([])
+    if (plan := settings.plan) is not None:
+        from danlu.data import json_scan
+
+        Sketcher(plan).sketch(*back_to_back([b"a"]))
+        line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
+        room = np.empty(1, np.int64)
+        json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
+
+
 def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report, counter: Counter | None) -> None:
     plan = settings.plan
     workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
     cut = shards(listing.files)
     work = partial / WORK
-    if plan is not None:
-        Sketcher(plan).sketch(*back_to_back([b"compile, so that no two workers do it at once"]))
-    if workers > 1:
-        for stage in settings.stages:
-            stage.apply([])  # compile, so that no two workers do it at once
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
-    _progress(each(jobs, workers), sizes, report)
+    told(each(jobs, workers), sizes, report)
     spools = [Spool.open(work / shard.name) for shard in cut]
     ledger = _ledger(listing, spools, settings.bad_line_limit)
     found, sketches = None, None
@@ -286,15 +293,3 @@ def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
     whole.limit = limit
     whole.check()
     return whole
-
-
-def _progress(results: Iterator[tuple[int, Any]], sizes: Sequence[int], report: Report) -> None:
-    began = last = time.monotonic()
-    total, done = sum(sizes), 0
-    for number, _ in results:
-        done += sizes[number]
-        now = time.monotonic()
-        if now - last >= EVERY and done < total:
-            last = now
-            left = (now - began) * (total - done) / max(1, done)
-            report(f"curating: {done / total:.0%}, {amount(done / (now - began))}/s, {left:.0f} s left")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def line_of(document: Document, text: str | None, field: str) -> bytes:
 def rejection(stage: str, rule: str, value: float | str, place: str, line: bytes, **more: Any) -> bytes:
     """A line of JSON on a document that was left out: where it was, why, and the document itself."""
     why = {"stage": stage, "rule": rule, "value": value, **more, "place": place}
-    return json.dumps(why, ensure_ascii=False).encode()[:-1] + b', "document": ' + line.rstrip(b"\n") + b"}\n"
+    return _encoder()(why)[:-1] + b',"document":' + line.rstrip(b"\n") + b"}\n"
 
 
 def draw_key(text: bytes) -> int:
@@ -53,7 +54,14 @@ def draw_key(text: bytes) -> int:
 
 
 def _why(stage: str, rejected: Rejected) -> bytes:
-    return json.dumps({"stage": stage, "rule": rejected.rule, "value": rejected.value}, ensure_ascii=False).encode() + b"\n"
+    return _encoder()({"stage": stage, "rule": rejected.rule, "value": rejected.value}) + b"\n"
+
+
+@cache
+def _encoder() -> Callable[[Any], bytes]:
+    from msgspec.json import Encoder
+
+    return Encoder().encode
 
 
 class SpoolWriter:
