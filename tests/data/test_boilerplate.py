@@ -18,12 +18,15 @@ GO = {
     ],
     "navigation": [
         "Home | About us | Contact", "首页 > 关于我们 > 联系我们", "上一篇：如何种树", "返回顶部", "Skip to content", "登录 注册",
-        "分享到：微信 微博", "【大 中 小】 打印本页", "Previous post: On tea",
+        "分享到：微信 微博", "首页 | 新闻 | 论坛", "当前位置：首页 > 正文",
+        "News · Blog · Careers", "【大 中 小】 打印本页", "Previous post: On tea",
     ],
 }  # fmt: skip
 STAY = [
     "Home is where the heart is.", "JavaSkript ist kein Wort.", "他上一篇文章写得很好，下一篇更好。", "首页花了很久。", "搜索",
-    "About us there is nothing to tell.", "备案的手续很简单，三天就能办好。", "She said: more, more, more!", "大小", "登录", "中",
+    "新闻和论坛，我都看。", "News travels fast.",
+    "About us there is nothing to tell.", "备案的手续很简单，三天就能办好。", "She said: more, more, more!",
+    "大小", "登录", "中",
     "Copyrights differ from patents in many ways.", "Cookies are baked at 180 degrees.", "", "今天的天气。",
 ]  # fmt: skip
 

@@ -117,7 +117,8 @@ def test_every_candidate_has_the_same_chance(source: Path, done: Curated, tmp_pa
     none = run(source, tmp_path / "none", noise_ratio=0.0)
     assert not (none.folder / "noise").exists() and none.report["noise"] is None
     candidates = {n: why["rule"] for n, why in numbers(none, "rejected").items() if why["stage"] == "style"}
-    candidates = {n: rule for n, rule in candidates.items() if "also" not in numbers(more, "rejected").get(n, {})}
+    rejected = numbers(more, "rejected")
+    candidates = {n: rule for n, rule in candidates.items() if "also" not in rejected.get(n, {})}
     drawn = set(numbers(more, "noise"))
     shares = [
         sum(n in drawn for n, rule in candidates.items() if rule == name) / list(candidates.values()).count(name)

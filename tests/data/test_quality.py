@@ -197,7 +197,7 @@ def test_each_rule_names_itself_and_its_value(name: str) -> None:
     given_ = FAILING[name]
     text, settings = given_ if isinstance(given_, tuple) else (given_, {})
     family, field = name.split(".")
-    settings = {other: None for other in QualitySection.model_fields if other != family} | settings
+    settings = {rule.family: None for rule in RULES if rule.family != family} | settings
     found = verdict(text, settings, language="en" if name.startswith("gopher") else detect(text)[0])
     assert found is not None and found[0] == name, found
     other = verdict(text, settings | {family: {**settings.get(family, {}), field: None}})
@@ -221,11 +221,12 @@ def test_every_field_has_its_rule_and_every_rule_its_field() -> None:
     fields = {
         f"{family}.{name}"
         for family, field in QualitySection.model_fields.items()
+        if family != "languages"
         for name in type(field.default).model_fields
     }  # fmt: skip
     assert Counter(rule.name for rule in RULES) == Counter(fields)
     assert all(rule.field.startswith(("least_", "most_")) for rule in RULES)
-    assert list(rules_of(QualitySection.model_validate(dict.fromkeys(QualitySection.model_fields)))) == []
+    assert list(rules_of(QualitySection.model_validate({rule.family: None for rule in RULES}), np.array(["en", "zh"]))) == []
 
 
 def test_languages_are_told_and_kept() -> None:
@@ -250,3 +251,33 @@ def test_languages_are_told_and_kept() -> None:
 def test_limits_are_the_recipe_s() -> None:
     section = QualitySection(gopher=GopherSection(least_words=5))
     assert verdict("The beginning of the story and that of another. Certainly. Never.", section.model_dump()) is None
+
+
+def test_a_language_has_limits_of_its_own() -> None:
+    korean = "그는 오늘 집에 와서 밥을 먹고 잤다. " + " ".join(f"나는 {i}번 본다." for i in range(40))
+    settings: dict[str, Any] = {"repetition": None, "fineweb": None}
+    found = verdict(korean, settings)
+    assert found is not None and found[0] == "gopher.least_word_length" and float(found[1]) < 3
+    settings["languages"] = [{"language": "ko", "gopher": {"least_word_length": 1.5}}]
+    assert verdict(korean, settings) is None
+    assert verdict(korean, settings, language="en") is not None
+    settings["languages"] = [{"language": "ko", "gopher": dict.fromkeys(GopherSection.model_fields)}]
+    assert verdict("짧다. 네. 아니. 응.", settings) is None
+    assert verdict("Short. Yes. No. Of the.", settings) is not None
+
+
+def test_the_committed_table_of_rules_is_current() -> None:
+    from danlu.data.curate.quality.reference import rules_markdown
+
+    page = rules_markdown()
+    assert (Path(__file__).parents[2] / "docs" / "curation-rules.md").read_text("utf-8") == page, (
+        "run python -m danlu.data.curate.quality"
+    )
+    assert all(f"| `{rule.field}` |" in page and rule.what.endswith(".") for rule in RULES)
+
+
+def test_one_line_is_no_list() -> None:
+    """What is asked of lines is not asked of a text that has one only, such as a paragraph that breaks off."""
+    for text in (ENGLISH.strip(), CHINESE.replace("\n", "")):
+        assert verdict(text) is verdict("- " + text) is verdict(text[:-1] + "……") is verdict(text[:-1]) is None
+    assert verdict("- " + ENGLISH.replace(". ", ".\n- ")) is not None

@@ -9,7 +9,21 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, doctor, hardware, launching, metrics, models, planning, recipes, trained, training, watch
+from danlu.cli import (
+    comparing,
+    data,
+    doctor,
+    hardware,
+    launching,
+    metrics,
+    models,
+    planning,
+    recipes,
+    trained,
+    training,
+    watch,
+    watch_files,
+)
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -45,10 +59,13 @@ for _verb in (
     doctor.doctor_group,
     planning.plan,
     hardware.hardware_group,
+    comparing.compare_engines,
     recipes.recipe_group,
     models.model_group,
 ):
     cli.add_command(_verb)
+for _verb in (watch_files.export_run, watch_files.import_log):
+    watch.watch_group.add_command(_verb)
 
 
 def main() -> None:

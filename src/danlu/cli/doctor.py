@@ -23,7 +23,7 @@ class _DoctorVerbs(DefaultVerbs):
 
 @click.group(name="doctor", cls=_DoctorVerbs)
 def doctor_group() -> None:
-    """Name what is wrong with a run, with evidence and the way out.
+    """Name what is wrong with a run, and the way out.
 
     RUN is a run folder, finished or live, or a log of another program: a .csv or .parquet file with metrics. Settings that such a
     log does not hold can be given behind it. The exit code is 0 where nothing of warning or above is found, else 4.

@@ -39,7 +39,7 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @OVERRIDES
 @ROOT
 def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
-    """Turn the recipe's sources into token shards, and nothing else.
+    """Turn the recipe's sources into token shards.
 
     \b
     Example:

@@ -27,6 +27,7 @@ def watch_group() -> None:
     Examples:
       danlu watch
       danlu watch runs/quickstart runs/hot
+      danlu watch export runs/quickstart --format tensorboard
     """
 
 
@@ -53,7 +54,7 @@ def page(places: tuple[Path, ...], port: int | None, with_parent: bool) -> None:
 @click.command()
 @RUN
 def report(run: Path) -> None:
-    """Write the run's page as one file that opens without a network.
+    """Write the run's page as one file that opens offline.
 
     \b
     Example:

@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
+from danlu.data.curate.contamination.held_out import LISTED, HeldOut, held_out
 from danlu.data.curate.final import NOISE
 from danlu.data.curate.job import curate, settings_of, summary
 from danlu.data.curate.noise import Count
+from danlu.data.curate.page import write_page
 from danlu.data.encode import Item, encoded, framed
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
@@ -89,7 +91,10 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
     made, origin = chosen or _tokenizer(data, listing, folder, report)
     reuse.check_vocabulary(made.vocab_size, recipe, "the tokenizer's vocabulary")
     ledger = Ledger(data.bad_line_limit, ignored=listing.ignored)
-    splits, tally = _write(data, listing, made, ledger, folder, report)
+    compared = held_out(data, listing.files, folder)
+    splits, tally = _write(data, listing, made, ledger, folder, report, compared)
+    if compared is not None:
+        report(f"decontaminated: {many(compared.repeated, 'training document')} left out that repeat a held-out one ({LISTED})")
     index = {
         "format": FORMAT,
         "dtype": token_dtype(made.vocab_size).str,
@@ -103,13 +108,19 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
             "origin": origin,
         },
         "splits": splits,
-        "report": ledger.as_dict() | {"left_out_by_weight": tally["left out"]},
+        "report": ledger.as_dict()
+        | {"left_out_by_weight": tally["left out"], "repeats_held_out": compared.repeated if compared else 0},
         "curation": curation,
         "noise": _noise(data, splits, tally["noise tokens"]),
         "sources": listing.fingerprints,
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
+    if curation is not None:
+        parts = splits.values()
+        rate = sum(part["text_bytes"] for part in parts) / sum(part["tokens"] for part in parts)
+        index["bytes_a_token"] = round(rate, 4)
+        write_page(folder.with_name(CURATED), curation, rate)
     (folder / INDEX).write_text(json.dumps(index, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
     _summary(index, ledger, report, time.monotonic() - began)
 
@@ -162,7 +173,9 @@ def _empty(ledger: Ledger) -> UserError:
     )
 
 
-def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float]) -> Iterator[Item]:
+def _items(
+    data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float], compared: HeldOut | None
+) -> Iterator[Item]:
     """Documents with their split, source after source, pass after pass."""
     for listed in listing.unreadable:
         ledger.skip(*listed)
@@ -175,6 +188,8 @@ def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str,
                 if passed == 0:
                     yield Item(document, VALIDATION, size)
                 continue
+            if compared is not None and compared.repeats(document):
+                continue
             tally["smallest"] = min(tally["smallest"], where.split)
             if where.weight < data.sources[document.source].weight - passed:
                 yield Item(document, TRAIN, size)
@@ -183,7 +198,7 @@ def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str,
 
 
 def _write(
-    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report
+    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report, compared: HeldOut | None
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Encode everything into shards; return the splits of the index, the documents left out by weight, and tokens of noise."""
     writers = {
@@ -193,7 +208,7 @@ def _write(
     noise = os.path.join(folder.with_name(CURATED), NOISE, "")
     progress = Progress(report, ledger, listing.size)
     changed = tried = 0
-    for item, ids in encoded(_items(data, listing, ledger, tally), made):
+    for item, ids in encoded(_items(data, listing, ledger, tally, compared), made):
         writers[item.split].add(ids, item.text_bytes)
         if item.document.place.startswith(noise):
             tally["noise tokens"] += len(ids)

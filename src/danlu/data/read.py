@@ -13,11 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.bombs import Measured
 from danlu.data.json_values import MISSING, json_values, pick
 from danlu.data.ledger import Ledger
 from danlu.data.line_blocks import blocks
 from danlu.data.sources import SourceFile, format_of, packed
+from danlu.data.table import rows
 from danlu.data.text import BYTE_ORDER_MARK, NotText, decode
+from danlu.data.web import archived, page_text
 
 LONGEST = 64 << 20
 """Bytes of the longest line, JSON value or whole file that is taken as one document."""
@@ -49,8 +52,9 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
     """Yield the documents of the files in order; what cannot be read is counted in the ledger and skipped.
 
     `.txt .md .py` are one document a file; `.jsonl` one a line; `.json` one for each element of an array, or a single
-    object; `.parquet` one a row. Blank documents are counted as empty. Nothing is changed in a text but that a byte
-    order mark is taken off. When a compressed file breaks off, what came before is kept, and the loss is one bad record.
+    object; `.parquet .csv .tsv` one a row; `.html .htm` the main text of the page, `.warc .wet` that of each page in it.
+    Blank documents are counted as empty. Nothing is changed in a text but that a byte order mark is taken off. When a
+    compressed file breaks off, what came before is kept, and the loss is one bad record.
 
     Raises:
         UserError: the share of bad records is above the ledger's limit, seen early or at the end.
@@ -69,7 +73,7 @@ def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Read
             if kind == "parquet":
                 yield from _parquet(file, ledger)
             else:
-                with open(file.path, "rb") as raw, _decompressed(raw, compression) as stream:
+                with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
                     ledger.current = raw
                     yield from readers[kind](file, stream, ledger)
         except NotText as error:
@@ -83,14 +87,14 @@ def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Read
     ledger.check()
 
 
-def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+def decompressed(raw: io.BufferedReader, compression: str) -> Any:
     """A binary stream with read, read1 and readline."""
     if compression == ".gz":
-        return gzip.GzipFile(fileobj=raw)
+        return io.BufferedReader(Measured(gzip.GzipFile(fileobj=raw), raw), 1 << 16)
     if compression == ".zst":
         import pyarrow as pa  # tells a broken-off stream from one that ended, which zstandard's reader does not
 
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), PACKED)
+        return io.BufferedReader(Measured(io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), PACKED), raw), PACKED)
     return raw
 
 
@@ -132,6 +136,35 @@ def _whole(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
             'cut it into documents, such as one {"text": ...} a line in a .jsonl file'
         )
     yield from _accept(decode(data), file, file.path, ledger)
+
+
+def _page(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise NotText(f"one page of more than {_size(LONGEST)}, the longest that is read")
+    yield from _accept(page_text(data), file, file.path, ledger)
+
+
+def _archive(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    for address, text in archived(stream, LONGEST):
+        place = f"{file.path}:{address}"
+        if isinstance(text, NotText):
+            ledger.skip(place, str(text))
+        else:
+            yield from _accept(text, file, place, ledger)
+
+
+def _table(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    delimiter = "\t" if ".tsv" in file.path.lower()[-8:] else ","
+    number = 0
+    for number, text in rows(stream, file.text, delimiter, LONGEST):
+        place = f"{file.path}:row {number}"
+        if isinstance(text, NotText):
+            ledger.skip(place, str(text))
+        else:
+            yield from _accept(text, file, place, ledger)
+    if number == 0:
+        ledger.empty += 1
 
 
 class Numbers:
@@ -243,4 +276,11 @@ def _parquet(file: SourceFile, ledger: Ledger) -> Iterator[Document]:
 
 
 Reader = Callable[[SourceFile, Any, Ledger], Iterator[Any]]
-_READERS: dict[str, Reader] = {"whole": _whole, "lines": _lines, "json": _json}
+_READERS: dict[str, Reader] = {
+    "whole": _whole,
+    "lines": _lines,
+    "json": _json,
+    "page": _page,
+    "table": _table,
+    "warc": _archive,
+}

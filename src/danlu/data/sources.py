@@ -17,14 +17,22 @@ from danlu.data.ledger import one_line
 from danlu.errors import UserError
 from danlu.recipe.data_sections import Source
 
-FORMATS = {".txt": "whole", ".md": "whole", ".py": "whole", ".jsonl": "lines", ".json": "json", ".parquet": "parquet"}
+FORMATS = {
+    **dict.fromkeys((".txt", ".md", ".py"), "whole"),
+    **dict.fromkeys((".html", ".htm"), "page"),
+    **dict.fromkeys((".csv", ".tsv"), "table"),
+    **dict.fromkeys((".warc", ".wet"), "warc"),
+    ".jsonl": "lines",
+    ".json": "json",
+    ".parquet": "parquet",
+}
 CODE = (".py",)
 """Kinds that are program code, where the recipe does not say."""
 COMPRESSIONS = (".gz", ".zst")
 STDLIB = "{stdlib}"
 INSTALLED = ("site-packages", "dist-packages")
 """Folders inside the standard library's that hold what was installed beside it, and differ from machine to machine."""
-KINDS = ".txt .md .py .jsonl .json (each also with .gz or .zst behind it) .parquet"
+KINDS = ".txt .md .py .html .csv .tsv .jsonl .json (each also with .gz or .zst behind it) .warc .wet (also .gz) .parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +73,12 @@ class Listing:
 
 
 def format_of(name: str) -> tuple[str, str] | None:
-    """How a file is read, by its name: ("whole" | "lines" | "json" | "parquet", "" | ".gz" | ".zst"), or None."""
+    """How a file is read, by its name: (a value of FORMATS, "" | ".gz" | ".zst"), or None."""
     stem, suffix = os.path.splitext(name.lower())
     if suffix in COMPRESSIONS:
         inner = FORMATS.get(os.path.splitext(stem)[1])
-        return None if inner in (None, "parquet") else (str(inner), suffix)
+        whole = inner in (None, "parquet") or (inner == "warc" and suffix != ".gz")
+        return None if whole else (str(inner), suffix)
     return (FORMATS[suffix], "") if suffix in FORMATS else None
 
 

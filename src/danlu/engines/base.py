@@ -89,6 +89,20 @@ class Observed(NamedTuple):
     attention_logits: dict[str, float]
 
 
+Arrays = dict[str, np.ndarray]
+
+
+class Trace(NamedTuple):
+    """What a step computed, in FP32 with the axes of files, by the name of a module or a parameter, in the order of computing."""
+
+    outputs: Arrays
+    """Of every module, in the first micro-batch."""
+    gradients: Arrays
+    """Of every parameter, before clipping."""
+    updates: Arrays
+    """What was added to every parameter."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a continuation is drawn. temperature 0 is greedy; top_k 0 keeps all; top_p 1 keeps all."""
@@ -157,6 +171,9 @@ class Engine(Protocol):
         ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
         a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
         """
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """``train_step``, with what it computed on the way; in one process without recomputation and compilation."""
 
     def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
         """``train_step``, to the same bits, and sums over weights, gradients, updates and activations; all get the same."""

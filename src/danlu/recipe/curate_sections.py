@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from danlu.recipe.quality_sections import QualitySection
 from danlu.recipe.section import RESUMABLE, Section
+from danlu.recipe.text_sections import DecontaminateSection, PersonalSection, QualityModelSection, ToxicitySection
 
 LANGUAGES = (
     "am", "ar", "az", "be", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "et", "eu", "fa", "fi", "fr", "gu", "he",
@@ -99,6 +100,10 @@ class CurateSection(Section):
     )
     language: LanguageSection | None = Field(None, description="Find the language of each text; null: it is not asked.")
     quality: QualitySection | None = Field(None, description="Rules that a text must pass; null: none.")
+    quality_model: QualityModelSection | None = Field(None, description="A trained score that a text must reach; null: none.")
+    toxicity: ToxicitySection | None = Field(None, description="Leave out toxic texts; null: keep them.")
+    personal: PersonalSection | None = Field(None, description="Replace personal data and secrets; null: as they are.")
+    decontaminate: DecontaminateSection | None = Field(None, description="Leave out what repeats test texts; null: keep it.")
     noise_ratio: float = Field(
         0.0,
         ge=0,
@@ -111,7 +116,18 @@ class CurateSection(Section):
         0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
     )
 
-    @field_validator("normalise", "boilerplate", "language", "quality", "dedup", mode="before")
+    @field_validator(
+        "normalise",
+        "boilerplate",
+        "language",
+        "quality",
+        "quality_model",
+        "toxicity",
+        "personal",
+        "decontaminate",
+        "dedup",
+        mode="before",
+    )
     @classmethod
     def _default(cls, value: Any) -> Any:
         return {} if value == "default" else value

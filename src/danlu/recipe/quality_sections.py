@@ -92,6 +92,17 @@ class ChineseSection(Section):
     )
 
 
+class LanguageQualitySection(Section):
+    """Rules for texts in one language, in place of those for all; such as shorter words in Korean."""
+
+    language: str = Field(pattern="^[a-z]{2}$", description="ISO 639-1 code, as the language stage tells it.")
+    gopher: GopherSection | None = Field(None, description="Gopher's rules for it; null: those for all languages.")
+    repetition: RepetitionSection | None = Field(None, description="Rules on repetition for it; null: those for all languages.")
+    c4: C4Section | None = Field(None, description="C4's rules for it; null: those for all languages.")
+    fineweb: FinewebSection | None = Field(None, description="FineWeb's rules for it; null: those for all languages.")
+    chinese: ChineseSection | None = Field(None, description="Rules for unspaced scripts for it; null: those for all languages.")
+
+
 class QualitySection(Section):
     """Rules that a text must pass; all are soft, so that `noise_ratio` may bring back what fails. Code is not judged."""
 
@@ -100,3 +111,4 @@ class QualitySection(Section):
     c4: C4Section | None = Field(C4Section(), description="C4's rules; null: none of them.")
     fineweb: FinewebSection | None = Field(FinewebSection(), description="FineWeb's rules; null: none of them.")
     chinese: ChineseSection | None = Field(ChineseSection(), description="Rules for unspaced scripts; null: none of them.")
+    languages: list[LanguageQualitySection] = Field([], description="Other limits for single languages.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from danlu.recipe.section import RESUMABLE, Section
@@ -63,6 +65,12 @@ class WatchSection(Section):
         ge=0,
         description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
         "0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    export: list[Literal["visualdl", "tensorboard"]] = Field(
+        [],
+        description="Formats in which the metrics are written as well while the run goes on, each into a folder of its name in "
+        "the run folder.",
         json_schema_extra=RESUMABLE,
     )
     memory: bool = Field(

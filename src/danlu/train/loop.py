@@ -26,7 +26,7 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
-from danlu.train.recording import Recording, perplexity
+from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -157,6 +157,7 @@ class _Session:
         }
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info)
+            follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
         self.event("start" if resumed is None else "resume", resumed or "training starts")
         for warning in self.warnings:
             self.event("warning", warning)

@@ -8,12 +8,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 
 from danlu.data.batch_statistics import batch_statistics
 from danlu.data.batches import TrainingBatches
 from danlu.engines.base import Batch, Engine, Observed, StepResult
-from danlu.recipe import Recipe
+from danlu.recipe import Recipe, dump
 from danlu.watch import probes
+from danlu.watch.export import Facts, Mirror, settings_of
 from danlu.watch.histogram import Histogram, compressed, histogram
 from danlu.watch.names import of_rank
 from danlu.watch.recorder import Recorder
@@ -126,6 +128,13 @@ def tensor_signals(observed: Observed) -> tuple[dict[str, float], dict[str, Hist
             values[f"layer/{name}/update_ratio"] = update / size["parameter", name]
     values |= {f"layer/{name}/attention_logit_max": largest for name, largest in observed.attention_logits.items()}
     return values, spreads
+
+
+def follow(recorder: Recorder, recipe: Recipe, folder: Path, first_step: int) -> None:
+    """Write what is recorded from now on in the other formats that the recipe names as well."""
+    if recipe.watch.export:
+        facts = Facts(settings_of(recipe.model_dump(mode="json")), dump(recipe))
+        recorder.follower = Mirror(recorder.path, {kind: folder / kind for kind in recipe.watch.export}, facts, first_step)
 
 
 def _due(every: int, step: int) -> bool:

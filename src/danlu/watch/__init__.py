@@ -20,8 +20,9 @@ def log_to(run: Path | str) -> Recorder:
 
     ``scalars(step, {name: value})``, ``histograms(step, {name: danlu.watch.histogram.histogram(array)})`` and
     ``event(step, kind, message)`` never fail and never wait. A run that danlu trains meanwhile is not disturbed: what is logged
-    belongs to its newest start, and goes with it when a resume replaces its steps. Call signals ``group/name``, a group of your
-    own. A folder without metrics becomes a run of yours; end it with an event of kind ``finished``, or it counts as broken off.
+    belongs to its newest start, and goes with it when a resume replaces its steps. Call signals ``group/name``, in a group of
+    yours. A folder without metrics becomes a run of your own; end it with an event of kind ``finished``, or it counts as broken
+    off.
     """
     from danlu.watch.recorder import Recorder
 

@@ -1,27 +1,20 @@
-"""What a page asks of metrics: curves as fine as the screen, layers by steps, histograms over time."""
+"""What a page asks of metrics: curves as fine as the screen, the axes they can be drawn over, the newest values."""
 
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from danlu.watch import store
 from danlu.watch.axes import Axis, axes
 from danlu.watch.coarse import Coarse
-from danlu.watch.curves import Floats, curve, figure_or_text, numbers
+from danlu.watch.curves import curve, figure_or_text, numbers
 from danlu.watch.ends import mark, newest
 from danlu.watch.signals import Signals
-
-COLUMNS = 240
-"""Columns of a picture of layers or histograms over time, at most."""
-LAYER = re.compile(r"layer/(?P<layer>.+)/(?P<kind>[^/]+)")
 
 
 class Answers:
@@ -40,10 +33,11 @@ class Answers:
         within: tuple[float, float] | None = None,
         points: int = 2000,
         logarithmic: bool = False,
+        at_once: bool = True,
     ) -> dict[str, dict[str, Any]]:
         """Name -> run -> `curve`, of the metrics files of `runs`; `within` is in units of the axis.
 
-        A long signal that is not in memory yet is answered at once and in columns of equal steps, with `coarse` set: ask again.
+        With `at_once`, a long signal that is not in memory yet comes in columns of equal steps, with `coarse` set: ask again.
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in names}
         for run, metrics in runs.items():
@@ -51,7 +45,7 @@ class Answers:
             if place is None:
                 continue
             for name in names:
-                held = self.signals.soon(metrics, name)
+                held = self.signals.soon(metrics, name) if at_once else self.signals.series(metrics, name)
                 if held is None:
                     with self._first_sight:  # one at a time: the first chart is the first to be drawn
                         found[name][run] = _preview(metrics, name, place, within, points)
@@ -77,30 +71,6 @@ class Answers:
         found = {name: newest(metrics, name)[1] for name in names} if metrics.is_file() else {}
         return {name: figure_or_text(float(values[-1])) for name, values in found.items() if len(values)}
 
-    def layers(self, metrics: Path, kind: str, within: tuple[float, float] | None = None) -> dict[str, Any]:
-        """One kind of statistic of all layers: `rows` of one value a column of `steps`, the mean where a column holds several.
-
-        Null: nothing finite. `low` and `high` are the range of the values.
-        """
-        names = [name for name in store.names(metrics) if (match := LAYER.fullmatch(name)) and match["kind"] == kind]
-        read = {name: _cut(*self.signals.series(metrics, name), within) for name in sorted(names, key=natural)}
-        steps = np.unique(np.concatenate([one for one, _ in read.values()])) if read else np.empty(0, dtype=np.int64)
-        if not len(steps):
-            return {"kind": kind, "layers": [], "steps": [], "rows": [], "low": None, "high": None, "points": 0}
-        starts = steps[np.unique(np.linspace(0, len(steps), min(COLUMNS, len(steps)) + 1).astype(np.int64)[:-1])]
-        rows = np.array([_means(*one, starts) for one in read.values()])
-        finite = rows[np.isfinite(rows)]
-        return {
-            "kind": kind,
-            "layers": [LAYER.fullmatch(name)["layer"] for name in read],  # type: ignore[index]
-            "steps": starts.tolist(),
-            "until": int(steps[-1]),
-            "rows": [[_figure(value) for value in row] for row in rows.tolist()],
-            "low": _figure(float(finite.min())) if len(finite) else None,
-            "high": _figure(float(finite.max())) if len(finite) else None,
-            "points": len(steps),
-        }
-
 
 def _preview(metrics: Path, name: str, place: Axis, within: tuple[float, float] | None, points: int) -> dict[str, Any]:
     """What `curve` says, of the whole signal, from the columns that SQLite finds."""
@@ -120,29 +90,3 @@ def _preview(metrics: Path, name: str, place: Axis, within: tuple[float, float] 
         "mean": numbers(seen.means),
         "last": figure_or_text(float(last[-1])) if len(last) else None,
     }
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sorts layers by number: layer 2 before layer 10."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
-
-
-def _cut(steps: npt.NDArray[np.int64], values: npt.NDArray[np.float64], within: tuple[float, float] | None) -> store.Series:
-    if within is None:
-        return steps, values
-    first, stop = np.searchsorted(steps, within[0], "left"), np.searchsorted(steps, within[1], "right")
-    return steps[first:stop], values[first:stop]
-
-
-def _means(steps: npt.NDArray[np.int64], values: Floats, starts: npt.NDArray[np.int64]) -> Floats:
-    """The mean of the finite values from each start to the next; NaN where there is none."""
-    column = np.searchsorted(starts, steps, "right") - 1
-    finite = np.isfinite(values)
-    count = np.bincount(column[finite], minlength=len(starts))
-    total = np.bincount(column[finite], weights=values[finite], minlength=len(starts))
-    means: Floats = np.divide(total, count, out=np.full(len(starts), math.nan), where=count > 0)
-    return means
-
-
-def _figure(value: float) -> float | None:
-    return float(f"{value:.4g}") if math.isfinite(value) else None

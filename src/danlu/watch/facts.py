@@ -60,7 +60,10 @@ def collect(run_folder: Path) -> dict[str, Any]:
         "headline": _headline(summary, evaluation, metrics),
         "model": _model(recipe, summary),
         "status": metrics.pop("status", None),
-        **{key: metrics.get(key, empty) for key, empty in (("names", []), ("events", []), ("events_total", 0))},
+        **{
+            key: metrics.get(key, empty)
+            for key, empty in (("names", []), ("histogram_names", []), ("events", []), ("events_total", 0))
+        },
         "samples": [sample for sample in samples if isinstance(sample, dict)],
         "evaluation": _flat(evaluation),
         "data": _flat(read("data/index.json", _parse_json, dict)),
@@ -92,6 +95,7 @@ def _metrics(path: Path) -> dict[str, Any]:
     segments, happened = store.segments(path), store.events(path)
     return {
         "names": store.names(path),
+        "histogram_names": store.histogram_names(path),
         "events": [_event(event, segments) for event in happened[-EVENTS:]],
         "events_total": len(happened),
         "seconds": sum(segment.seen - segment.started for segment in segments),

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from danlu.watch.histogram import Histogram
 from danlu.watch.schema import BUSY_SECONDS, SCHEMA, check_format, packed
@@ -62,6 +62,18 @@ class _Happening(NamedTuple):
 _Record = _Scalars | _Spreads | _Happening
 
 
+class Follower(Protocol):
+    """Gets what is recorded, as it is; must neither wait nor fail. Times are seconds since 1970."""
+
+    def scalars(self, step: int, moment: float, values: Mapping[str, float]) -> None: ...
+
+    def histograms(self, step: int, moment: float, values: Mapping[str, Histogram]) -> None: ...
+
+    def event(self, step: int, moment: float, kind: str, message: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Recorder:
     """Writes the metrics of one process. No fault of the disk or the file ever reaches the caller.
 
@@ -74,6 +86,7 @@ class Recorder:
         self.path = Path(path)
         self.dropped = 0
         """Values, histograms and events that could not be stored, so far."""
+        self.follower: Follower | None = None
         self._dropped_untold = 0
         self._warned = False
         self._pending: deque[_Record] = deque()
@@ -116,18 +129,30 @@ class Recorder:
             return
         self._segment = _Opened(time.time(), 0, _json({}), guest=True)  # the file may be there later
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the values of named signals at `step`. NaN and infinities are kept; a signal that is missing is left out."""
-        self._pending.append(_Scalars(self._current(), step, time.time(), {name: float(value) for name, value in values.items()}))
+    def scalars(self, step: int, values: Mapping[str, float], moment: float | None = None) -> None:
+        """Record the values of named signals at `step`. NaN and infinities are kept; a signal that is missing is left out.
+
+        `moment` is when that was, in seconds since 1970; now if it is not given.
+        """
+        record = _Scalars(self._current(), step, moment or time.time(), {name: float(value) for name, value in values.items()})
+        self._pending.append(record)
+        if self.follower is not None:
+            self.follower.scalars(step, record.time, record.values)
 
     def histograms(self, step: int, values: Mapping[str, Histogram]) -> None:
         """Record histograms by name at `step`."""
-        self._pending.append(_Spreads(self._current(), step, time.time(), dict(values)))
+        record = _Spreads(self._current(), step, time.time(), dict(values))
+        self._pending.append(record)
+        if self.follower is not None:
+            self.follower.histograms(step, record.time, record.values)
 
     def event(self, step: int, kind: str, message: str, **data: Any) -> None:
         """Record something that happened at `step`; `data` is stored as JSON, what JSON cannot hold as its text."""
         printable = message.encode("utf-8", "replace").decode("utf-8")
-        self._pending.append(_Happening(self._current(), step, time.time(), kind, printable, _json(data)))
+        record = _Happening(self._current(), step, time.time(), kind, printable, _json(data))
+        self._pending.append(record)
+        if self.follower is not None:
+            self.follower.event(step, record.time, kind, printable)
 
     def flush(self) -> None:
         """Return once everything recorded so far is in the file, or is dropped and counted."""
@@ -143,6 +168,8 @@ class Recorder:
         self._segment = None
         with self._lock:
             self._disconnect()
+        if self.follower is not None:
+            self.follower.close()
 
     def _current(self) -> _Opened:
         if self._segment is None:

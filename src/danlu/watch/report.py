@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from danlu.errors import UserError
-from danlu.watch import assets
+from danlu.watch import assets, pictures
 from danlu.watch.answers import Answers
 from danlu.watch.facts import collect
 from danlu.watch.signals import Signals
+
+CELLS = 300_000
+"""Values of the pictures of layers in one report, about: some megabytes."""
+HISTOGRAMS, HISTOGRAM_COLUMNS = 24, 60
 
 
 def write_report(run_folder: Path) -> Path:
@@ -38,10 +42,22 @@ def write_report(run_folder: Path) -> Path:
 
 
 def content(run_folder: Path) -> dict[str, Any]:
-    """All that the report shows."""
+    """All that the report shows. Of histograms so many tensors are in it, spread over all; the live page has the others."""
     data = collect(run_folder)
-    if not data["names"]:
-        return {**data, "curves": {}, "axes": {}}
-    metrics, answers = run_folder / "metrics.sqlite", Answers(Signals())
-    found = answers.curves({"": metrics}, data["names"])
-    return {**data, "curves": {name: one[""] for name, one in found.items() if one}, "axes": answers.axes(metrics)}
+    names, tensors = data["names"], data["histogram_names"]
+    if not names and not tensors:
+        return {**data, "curves": {}, "axes": {}, "layers": {}, "histograms": {}}
+    metrics, signals = run_folder / "metrics.sqlite", Signals()
+    answers = Answers(signals)
+    found = answers.curves({"": metrics}, [name for name in names if not pictures.LAYER.fullmatch(name)], at_once=False)
+    kinds = pictures.layer_kinds(names)
+    columns = max(20, min(120, CELLS // max(1, sum(bool(pictures.LAYER.fullmatch(name)) for name in names))))
+    chosen = [tensors[at * len(tensors) // min(len(tensors), HISTOGRAMS)] for at in range(min(len(tensors), HISTOGRAMS))]
+    return {
+        **data,
+        "histogram_names": chosen,
+        "curves": {name: one[""] for name, one in found.items() if one},
+        "axes": answers.axes(metrics),
+        "layers": {kind: pictures.layers(signals, metrics, kind, columns) for kind in kinds},
+        "histograms": {name: pictures.histograms(metrics, name, HISTOGRAM_COLUMNS) for name in chosen},
+    }

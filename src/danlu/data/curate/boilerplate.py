@@ -24,7 +24,9 @@ REGISTRATION = re.compile(
     r"icp[备证]|公网安备|(?:备案|许可证)(?:编?号)?[:：]?\s*\S*\d{5,}|"
     r"版权所有|copyright\s*(?:©|\(c\)|\d{4})|©\s*\d{4}|all rights reserved"
 )
-LEADING = re.compile(r"(?:上一篇|下一篇|上一章|下一章|previous post|next post|相关阅读|延伸阅读)\s*[:：]")
+LEADING = re.compile(
+    r"(?:上一篇|下一篇|上一章|下一章|previous post|next post|相关阅读|延伸阅读|当前位置|您的位置|您现在的位置|所在位置)\s*[:：]"
+)
 _BETWEEN = re.compile(r"[|｜>»›·•/【】\[\]丨_\s　:：]+")
 NAVIGATION_COLUMNS, REGISTRATION_COLUMNS = 80, 200
 """Characters of the longest line that is taken for one."""

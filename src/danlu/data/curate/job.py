@@ -6,24 +6,26 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from danlu import __version__
-from danlu.data.curate.account import Fate, account, fates
-from danlu.data.curate.execute import each, in_order, settled, told
-from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, Copies, last_pass, noise_pass
-from danlu.data.curate.noise import Count, Pool, byte_sizes, draw
+from danlu.data.curate.account import account
+from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
+from danlu.data.curate.finish import Finish
+from danlu.data.curate.noise import Count, byte_sizes
+from danlu.data.curate.page import write_page
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.curate.stages import stages_of
 from danlu.data.curate.tally import Tally
+from danlu.data.curate.workers import Workers, each, settled, told
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
@@ -39,15 +41,15 @@ REPORT, STATE, WORK = "report.json", "state.json", "work"
 BUSY = "another process is curating into this folder; wait for it, or choose another folder"
 WORTH_A_PROCESS = 256 << 20
 """Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
-LARGEST = 10
-"""Groups of copies that the report names."""
+NAMED = 5
+"""Rules that the summary names."""
 FAR_BELOW = 1e9
 """Off the score of what failed a soft rule, where the best of some copies is chosen."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done, and with how much of the machine; the last two change no byte of the result."""
+    """What is done, and with how much of the machine; the last three change no byte of the result."""
 
     stages: tuple[Stage, ...] = ()
     plan: Plan | None = None
@@ -61,6 +63,7 @@ class Settings:
     bad_line_limit: float = 0.01
     workers: int = 1
     """0: as many as there are cores, but none for less than WORTH_A_PROCESS of input."""
+    executor: Literal["local", "ray"] = "local"
     memory: int = 4 << 30
     """Bytes that sorting the keys of all documents may take."""
 
@@ -77,6 +80,7 @@ def settings_of(data: DataSection) -> Settings:
         tokens=repr(data.tokenizer),
         bad_line_limit=data.bad_line_limit,
         workers=section.workers,
+        executor=data.executor,
         memory=byte_count(data.memory),
     )
 
@@ -145,7 +149,7 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
         partial = folder.with_name(folder.name + ".partial")
         try:
             _resume(partial, identity, report)
-            with settled(lambda: _load(settings.plan)):
+            with settled(lambda: _load(settings)):
                 _run(listing, partial, settings, identity, report, counter)
             if folder.exists():
                 folder.rmdir()
@@ -165,7 +169,10 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
 def summary(done: Curated) -> str:
     """One line on what became of the documents."""
     facts = done.report
-    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    most = sorted(facts["rules"].items(), key=lambda pair: -pair[1])
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in most[:NAMED])
+    if len(most) > NAMED:
+        rules += f", {sum(count for _, count in most[NAMED:]):,} by {len(most) - NAMED} other rules"
     return (
         f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
         + (f" ({rules})" if rules else "")
@@ -200,20 +207,28 @@ def _resume(partial: Path, identity: str, report: Report) -> None:
     write_json(state, identity)
 
 
-def _load(plan: Plan | None) -> None:
+def _load(settings: Settings) -> None:
     """Compile what is not compiled yet, so that no two workers do it at once."""
-    if plan is not None:
+    for stage in settings.stages:
+        stage.apply([])
+    if settings.plan is not None:
         from danlu.data import json_scan
 
-        Sketcher(plan).sketch(*back_to_back([b"a"]))
+        Sketcher(settings.plan).sketch(*back_to_back([b"a"]))
         line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
         room = np.empty(1, np.int64)
         json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
 
 
+def _workers(listing: Listing, settings: Settings) -> Workers:
+    if settings.executor == "ray":
+        return Workers(settings.workers, "ray")
+    return Workers(settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS)))
+
+
 def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report, counter: Counter | None) -> None:
     plan = settings.plan
-    workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
+    workers = _workers(listing, settings)
     cut = shards(listing.files)
     work = partial / WORK
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
@@ -229,49 +244,39 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     tally = Tally()
     for spool in spools:
         tally.add(spool.counts["tally"])
-    fate = fates(spools, found and found.leader)
-    fields = [shard.field for shard in cut]
-    for one in in_order(each(_finals(spools, fields, partial, found, fate, sketches), workers)):
-        tally.add(one.as_dict())
+    finish = Finish.of(cut, spools, found, sketches, partial, workers)
+    finish.keep(tally)
     described = [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut]
     noise = None
     if settings.noise_ratio:
         count = counter(_files(partial, described, (KEPT,))) if counter else byte_sizes
-        weights = settings.weights or (1.0,) * (1 + max(shard.source for shard in cut))
-        pools = [
-            Pool(spool, shard.field, np.flatnonzero(one.clean), np.flatnonzero(one.candidate), weights[shard.source])
-            for shard, spool, one in zip(cut, spools, fate, strict=True)
-        ]
-        noise = draw(pools, settings.noise_ratio, count)
-        (partial / NOISE).mkdir(exist_ok=True)
-        last = [
-            (noise_pass, spool, field, partial, drawn, np.flatnonzero(one.copy))
-            for spool, field, drawn, one in zip(spools, fields, noise.drawn, fate, strict=True)
-        ]
-        for one in in_order(each(last, workers)):
-            tally.add(one.as_dict())
+        noise = finish.noise(tally, settings.noise_ratio, settings.weights or (1.0,) * len(listing.fingerprints), count)
     names = [stage.name for stage in settings.stages] + ["dedup"] * (plan is not None)
     kept = ledger.documents - tally.rules.total()
     if not kept:
         most = dict(tally.rules.most_common(3))
         raise UserError(f"nothing is kept of {ledger.records:,} records: {most}, {ledger.bad:,} bad")
-    write_json(
-        partial / REPORT,
-        {
-            "identity": identity,
-            "records": ledger.records,
-            "kept": kept,
-            "rejected": tally.rules.total(),
-            "empty": ledger.empty,
-            "unreadable": ledger.bad,
-            "rules": dict(sorted(tally.rules.items())),
-            "groups": found.groups if found else 0,
-            "largest_groups": _largest(found, fate) if found else [],
-            **account([shard.source for shard in cut], spools, fate, noise, tally, names),
-            "read": ledger.as_dict(),
-            "shards": described,
-        },
-    )
+    paths = [fingerprint["path"] for fingerprint in listing.fingerprints]
+    made = {
+        "identity": identity,
+        "records": ledger.records,
+        "kept": kept,
+        "rejected": tally.rules.total(),
+        "empty": ledger.empty,
+        "unreadable": ledger.bad,
+        "rules": dict(sorted(tally.rules.items())),
+        "groups": found.groups if found else 0,
+        "largest_groups": finish.largest(),
+        **account([shard.source for shard in cut], spools, finish.fate, noise, tally, names),
+        "read": ledger.as_dict(),
+        "shards": described,
+    }
+    for row in made["sources"]:
+        row["path"] = paths[row["source"]]
+    if _identity(listing, settings) != identity:
+        raise UserError("the sources changed while they were curated; start again")
+    write_page(partial, made)
+    write_json(partial / REPORT, made)
     (partial / STATE).unlink()
     shutil.rmtree(work)
 
@@ -286,48 +291,6 @@ def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, s
 
         jaccard = Texts(spools, [shard.field for shard in cut], sketches.firsts, sketches.plan).jaccard
     return find(sketches, score, length, settings.memory, jaccard)
-
-
-def _finals(
-    spools: Sequence[Spool],
-    fields: Sequence[str],
-    partial: Path,
-    found: Groups | None,
-    fate: Sequence[Fate],
-    sketches: Sketches | None,
-) -> Iterator[tuple[Any, ...]]:
-    """The last pass of each shard, to be called."""
-    first = 0
-    lines = _lines(found, fate) if found else None
-    for spool, field, one in zip(spools, fields, fate, strict=True):
-        copies = Copies(np.empty(0, np.int64), np.empty(0, np.int64), [])
-        if found is not None and lines is not None:
-            rows = np.flatnonzero(one.copy & ~one.soft)
-            leaders = found.leader[first + rows]
-            copies = Copies(rows, leaders, lines(leaders))
-        yield last_pass, spool, field, partial, first, copies, sketches
-        first += spool.documents
-
-
-def _lines(found: Groups, fate: Sequence[Fate]) -> Callable[[np.ndarray[Any, Any]], list[str]]:
-    """A function from numbers of documents kept for what they are to file and line of the result."""
-    firsts = np.cumsum([0, *(len(one.soft) for one in fate)])
-    stays = np.concatenate([[0], *(one.clean for one in fate)]).cumsum()
-
-    def names(documents: np.ndarray[Any, Any]) -> list[str]:
-        shard = np.searchsorted(firsts, documents, side="right") - 1
-        line = stays[documents] - stays[firsts[shard]] + 1
-        return [f"{KEPT}/{s:05d}.jsonl:{n}" for s, n in zip(shard.tolist(), line.tolist(), strict=True)]
-
-    return names
-
-
-def _largest(found: Groups, fate: Sequence[Fate]) -> list[dict[str, Any]]:
-    soft = np.concatenate([one.soft for one in fate])
-    leaders, copies = np.unique(found.leader[(found.leader >= 0) & ~soft], return_counts=True)
-    order = np.lexsort((leaders, -copies))[:LARGEST]
-    names = _lines(found, fate)(leaders[order])
-    return [{"kept": name, "copies": int(count)} for name, count in zip(names, copies[order], strict=True)]
 
 
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,10 @@ Count = Callable[[list[str]], list[int]]
 """Tokens of each of some texts."""
 SAMPLE_BYTES = 64 << 20
 """Clean text that is tokenised to learn how many tokens there are in a byte of it; all of it, if there is no more."""
-AT_ONCE = 1 << 20
+AT_ONCE = 256
+"""Texts that are tokenised together."""
+MARGIN = 1.25
+"""How much more than wanted is tokenised, since texts that fail rules have more tokens in a byte or fewer than others."""
 
 
 def byte_sizes(texts: list[str]) -> list[int]:
@@ -57,12 +61,15 @@ class Noise:
     """Of what was drawn, times the weight of its source."""
     documents: int = 0
     candidates: int = 0
+    unit: str = "tokens"
+    """What was counted: tokens, or bytes where there is no tokenizer."""
     rules: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Of those tokens, by rule."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "target": self.target,
+            "unit": self.unit,
             "achieved": round(self.tokens / max(1, self.tokens + self.clean_tokens), 6),
             "tokens": round(self.tokens),
             "clean_tokens": round(self.clean_tokens),
@@ -75,49 +82,65 @@ class Noise:
 def draw(pools: Sequence[Pool], ratio: float, count: Count) -> Noise:
     """Choose candidates until `ratio` of all tokens is theirs, or there are no more: the number that comes closest.
 
-    Memory: some 50 bytes a candidate.
+    Memory: some 100 bytes a candidate.
     """
-    noise = Noise([], ratio, sum(_clean_tokens(pools, count)), candidates=sum(len(pool.candidates) for pool in pools))
-    wanted = ratio / (1 - ratio) * noise.clean_tokens
-    keys = np.concatenate([pool.spool.draws()[pool.candidates] for pool in pools])
-    rows = np.concatenate([pool.candidates for pool in pools])
-    shard = np.repeat(np.arange(len(pools)), [len(pool.candidates) for pool in pools])
-    taken = np.zeros(len(rows))
-    for place, text_tokens in _tokens(pools, np.argsort(keys, kind="stable"), shard, rows, count):
-        tokens = text_tokens * pools[shard[place]].weight
-        if noise.tokens + tokens / 2 > wanted:
+    tokens, size = _clean(pools, count)
+    noise = Noise([], ratio, tokens, unit="bytes" if count is byte_sizes else "tokens")
+    noise.candidates = sum(len(pool.candidates) for pool in pools)
+    wanted = ratio / (1 - ratio) * tokens
+    order = np.argsort(np.concatenate([pool.spool.draws()[pool.candidates] for pool in pools]), kind="stable")
+    lengths = np.concatenate([pool.weight * pool.spool.lengths()[pool.candidates] for pool in pools])[order]
+    # Only the front of the order is tokenised: a little more than seems needed, and more again while that is too little.
+    guess = lengths.cumsum() * (tokens / size if size else 1.0)
+    found = np.full(len(order), np.nan)
+    reach = int(np.searchsorted(guess, MARGIN * wanted)) + 1
+    while True:
+        _count(pools, order[:reach], found, count)
+        sums = found[order[:reach]].cumsum()
+        if reach >= len(order) or sums[-1] > MARGIN * wanted:
             break
-        taken[place] = tokens
-        noise.tokens += tokens
-        noise.documents += 1
-    for number, pool in enumerate(pools):
-        mine = (shard == number) & (taken > 0)
-        noise.drawn.append(rows[mine])
-        for reason, tokens in zip(pool.spool.failures(rows[mine]), taken[mine].tolist(), strict=True):
-            noise.rules[f"{reason['stage']}.{reason['rule']}"] += tokens
+        reach *= 2
+    stop = int(np.searchsorted(sums - found[order[:reach]] / 2, wanted))
+    taken = np.zeros(len(order), bool)
+    taken[order[:stop]] = True
+    noise.documents, noise.tokens = stop, float(sums[stop - 1]) if stop else 0.0
+    for pool, mine, figures in zip(pools, _split(pools, taken), _split(pools, found), strict=True):
+        noise.drawn.append(pool.candidates[mine])
+        for reason, figure in zip(pool.spool.failures(pool.candidates[mine]), figures[mine].tolist(), strict=True):
+            noise.rules[f"{reason['stage']}.{reason['rule']}"] += figure
     return noise
 
 
-def _clean_tokens(pools: Sequence[Pool], count: Count) -> Iterator[float]:
-    """Tokens of the clean rows of each shard, times the weight."""
-    total = sum(int(pool.spool.lengths()[pool.clean].sum()) for pool in pools)
-    step = math.ceil(total / SAMPLE_BYTES) or 1
+def _clean(pools: Sequence[Pool], count: Count) -> tuple[float, float]:
+    """Tokens and bytes of the clean rows, times the weight of their source."""
+    step = math.ceil(sum(int(pool.spool.lengths()[pool.clean].sum()) for pool in pools) / SAMPLE_BYTES) or 1
+    tokens = size = 0.0
     for pool in pools:
         lengths = pool.spool.lengths()
         some = pool.clean[::step]
-        size = int(lengths[some].sum())
-        tokens = 0
-        for start in range(0, len(some), 256):
-            tokens += sum(count(list(texts_of(pool.spool, pool.field, some[start : start + 256]))))
-        yield pool.weight * tokens * (int(lengths[pool.clean].sum()) / size if size else 0)
+        sampled, whole = int(lengths[some].sum()), int(lengths[pool.clean].sum())
+        if sampled:
+            tokens += pool.weight * sum(_token_counts(pool, some, count)) * whole / sampled
+            size += pool.weight * whole
+    return tokens, size
 
 
-def _tokens(pools: Sequence[Pool], order: Array, shard: Array, rows: Array, count: Count) -> Iterator[tuple[int, int]]:
-    """Each place of the order with the tokens of its text; texts are read a few at a time."""
-    for start in range(0, len(order), 256):
-        places = order[start : start + 256].tolist()
-        texts: list[str] = []
-        for place in places:
-            pool = pools[shard[place]]
-            texts += texts_of(pool.spool, pool.field, rows[place : place + 1])
-        yield from zip(places, count(texts), strict=True)
+def _split(pools: Sequence[Pool], values: Array) -> list[Array]:
+    """Values of all candidates, by shard."""
+    return np.split(values, np.cumsum([len(pool.candidates) for pool in pools])[:-1])
+
+
+def _count(pools: Sequence[Pool], places: Array, found: Array, count: Count) -> None:
+    """Fill in the tokens, times the weight, of those of some candidates that are not known yet, shard by shard."""
+    wanted = np.zeros(len(found), bool)
+    wanted[places] = True
+    wanted &= np.isnan(found)
+    for pool, mine, figures in zip(pools, _split(pools, wanted), _split(pools, found), strict=True):
+        figures[mine] = [pool.weight * tokens for tokens in _token_counts(pool, pool.candidates[mine], count)]
+
+
+def _token_counts(pool: Pool, rows: Array, count: Count) -> Iterator[int]:
+    """Tokens of the texts of rows, a few texts at a time."""
+    texts = texts_of(pool.spool, pool.field, rows)
+    while some := list(islice(texts, AT_ONCE)):
+        yield from count(some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tempfile
@@ -17,7 +16,8 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
@@ -38,13 +38,13 @@ from danlu.engines.torch.snapshot import (
     optimizer_states,
     random_states,
     set_random_states,
-    weights_files,
     write,
 )
 from danlu.engines.torch.statistics import Observer, observing
-from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
+from danlu.engines.torch.trace import traced_step
+from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
-from danlu.model.initialisation import initial
+from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
@@ -138,12 +138,9 @@ class TorchEngine:
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw each tensor on the CPU from the seed and its name, so that every layout and device starts from the same ones."""
+        """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
         for name, parameter in self.parameters.items():
-            source = EMBEDDING if self.shape.tied_embeddings and name == HEAD else name
-            random = torch.Generator().manual_seed(_seed(self.recipe.train.seed, source))
-            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source, self.recipe.model.mup), generator=random)
-            fill(parameter, whole)
+            fill(parameter, torch.from_numpy(draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)))
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
@@ -204,6 +201,10 @@ class TorchEngine:
         if self._device.type == "cuda":
             found["device"] = torch.cuda.max_memory_allocated(self._device)
         return result, self.layout.gather(found)
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """Outputs, gradients and updates in host memory."""
+        return traced_step(self, batch, learning_rate)
 
     def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
         """Activations only without ``train.compile``."""
@@ -348,7 +349,3 @@ def _device(wanted: str) -> torch.device:
 def _joined(batch: Batch) -> dict[str, Tensor]:
     """(micro_batches, micro_batch, t) to (rows, t): the schedule cuts it into the same micro-batches again."""
     return {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
-
-
-def _seed(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "big")

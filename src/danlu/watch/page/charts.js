@@ -12,7 +12,9 @@ const CHARTS = [
     ["time/step", "whole_step", "first", { smooth: true }], ["time/data_wait", "data_wait", "second", { smooth: true, fill: true }],
     ["time/forward", "forward", "third", { smooth: true }], ["time/backward", "backward", "fourth", { smooth: true }],
     ["time/communication", "communication", "fifth", { smooth: true }], ["time/optimizer", "optimizer", "sixth", { smooth: true }],
-    ["time/checkpoint", "checkpoint_time", "seventh", { dots: true }]] },
+    ["time/other", "other_time", "eighth", { smooth: true }]] },
+  { title: "pauses", group: "training", unit: "seconds", zero: true, series: [
+    ["time/checkpoint", "checkpoint_time", "first", { dots: true }], ["time/validation", "validation_time", "second", { dots: true }], ["time/recording", "recording", "third", {}]] },
   { title: "memory", group: "training", unit: "bytes", zero: true, series: [
     ["memory/resident_bytes", "resident", "first", {}], ["memory/device_bytes", "device", "second", {}],
     ["memory/parameters_bytes", "memory_parameters", "third", {}], ["memory/gradients_bytes", "memory_gradients", "fourth", {}],
@@ -20,6 +22,7 @@ const CHARTS = [
   { title: "validation_ratio", group: "training", unit: "plain", series: [["validation/ratio", "value", "second", { dots: true }]] },
   { title: "perplexity", group: "training", unit: "plain", series: [
     ["train/perplexity", "train_loss", "first", { smooth: true }], ["validation/perplexity", "validation_loss", "second", { dots: true }]] },
+  { title: "skipped", group: "training", unit: "count", zero: true, series: [["train/skipped_steps", "skipped", "second", {}]] },
   { title: "loss_scale", group: "training", unit: "count", series: [["train/loss_scale", "value", "third", {}]] },
 ];
 const GROUPS = ["training", "system", "tokens", "layer", "others"];

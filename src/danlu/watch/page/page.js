@@ -83,7 +83,7 @@ async function loadRuns() {
   showAll();
   await drawing;
   for (const chart of charts.charts) if (chart.plot) chart.plot.redraw(false); // events came after the curves
-  await Promise.all([showNewest(), askDoctor(), layers.arrange(facts.names || Object.keys(facts.curves || {}), facts.histogram_names || Object.keys(facts.histograms || {}))]);
+  await Promise.all([showNewest(), askDoctor(), layers.arrange(facts.names, facts.histogram_names)]);
 }
 
 function showAll() {
@@ -256,7 +256,10 @@ function redraw() {
   showEventKey(page.marks);
   charts.arrange([...new Set(charts.charts.flatMap((chart) => chart.spec.series.map(([name]) => name)))].sort());
   charts.redraw();
-  layers.load().catch(trouble);
+  if (layers.kinds.length || layers.tensors.length) {
+    layers.words();
+    layers.load().catch(trouble);
+  }
 }
 
 const KEYS = {

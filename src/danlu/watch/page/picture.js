@@ -44,7 +44,8 @@ class Picture {
 
   paint() {
     const { rows, labels, columns, until } = this.found;
-    const named = labels.length <= 40, height = Math.max(90, Math.min(420, rows.length * (named ? 15 : 5)));
+    const named = labels.length <= 40, every = Math.ceil(labels.length / 12);
+    const height = Math.max(90, Math.min(420, rows.length * (named ? 15 : 5)));
     const canvas = element("canvas", { width: Math.max(1, columns.length), height: Math.max(1, rows.length), role: "img", "aria-label": this.found.title });
     canvas.style.height = height + "px";
     const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
@@ -56,7 +57,7 @@ class Picture {
     canvas.addEventListener("pointermove", (event) => this.say(this.at(event, canvas)));
     canvas.addEventListener("pointerleave", () => this.say(null));
     if (this.onPick) canvas.addEventListener("click", (event) => this.onPick(labels[this.at(event, canvas).r]));
-    const side = element("div", { class: "rows" }, ...(named ? labels.map((label) => element("span", { title: label }, label)) : [element("span", {}, labels[0] || ""), element("span", {}, labels[labels.length - 1] || "")]));
+    const side = element("div", { class: "rows" }, ...labels.filter((_, i) => named || i % every === 0).map((label) => element("span", { title: label }, label)));
     side.style.height = height + "px";
     const foot = element("div", { class: "foot" }, element("span", {}, columns.length ? grouped(columns[0]) : ""), element("span", {}, columns.length ? grouped(until) : ""));
     this.box.replaceChildren(side, element("div", { class: "canvas" }, canvas, foot));
@@ -76,57 +77,88 @@ class Picture {
   }
 }
 
+/** What is shown of layers unless one statistic is chosen: one of each kind of tensor. */
+const OVERVIEW = ["parameter_rms", "gradient_rms", "update_rms", "update_ratio", "activation_rms", "attention_logit_max"];
+
 /** Layers by steps for each statistic, and the histograms of one tensor over time. */
 class Layers {
   constructor(page) {
     this.page = page;
     this.pictures = new Map();
     this.histogram = new Picture();
-    this.choice = element("select", { "aria-label": "histogram" });
-    this.choice.addEventListener("change", () => {
-      view.layer = this.choice.value;
-      this.page.changed();
-      this.load();
-    });
+    this.kinds = this.tensors = [];
+    this.kind = this.select(() => (view.layerKind = this.kind.value || null));
+    this.tensor = this.select(() => (view.layer = this.tensor.value));
   }
 
-  /** Look at the signals of a run: which statistics of layers and which histograms there are. */
+  select(chosen) {
+    const made = element("select");
+    made.addEventListener("change", () => {
+      chosen();
+      this.page.changed();
+      this.load().catch(trouble);
+    });
+    return made;
+  }
+
+  /** Look at what a run has: statistics of layers among its signals, and histograms. */
   async arrange(names, histograms) {
-    this.kinds = [...new Set(names.filter((name) => LAYER_NAME.test(name)).map((name) => name.split("/").pop()))];
+    this.kinds = [...new Set(names.filter((name) => LAYER_NAME.test(name)).map((name) => name.split("/").pop()))].sort();
     this.tensors = histograms;
     $("#layers").hidden = !this.kinds.length && !this.tensors.length;
-    if (!this.tensors.includes(view.layer)) view.layer = this.tensors[0] || null;
-    this.choice.replaceChildren(...this.tensors.map((name) => element("option", { value: name }, name)));
-    if (view.layer) this.choice.value = view.layer;
-    $("#layer-controls").replaceChildren(...(this.tensors.length ? [element("label", { class: "control" }, word("histogram_of"), this.choice)] : []));
-    if (!$("#layers").hidden) await this.load();
+    if ($("#layers").hidden) return;
+    if (!this.kinds.includes(view.layerKind)) view.layerKind = null;
+    if (!this.tensors.includes(view.layer)) view.layer = null;
+    this.words();
+    await this.load();
+  }
+
+  words() {
+    const overview = element("option", { value: "" }, word("overview"));
+    this.kind.replaceChildren(overview, ...this.kinds.map((kind) => element("option", { value: kind }, statistic(kind))));
+    this.kind.value = view.layerKind || "";
+    this.tensor.replaceChildren(...this.tensors.map((name) => element("option", { value: name }, name.replace(/^layer\//, ""))));
+    this.tensor.value = this.shownTensor() || "";
+    const label = (text, select) => element("label", { class: "control" }, word(text), select);
+    $("#layer-controls").replaceChildren(...(this.kinds.length ? [label("statistic", this.kind)] : []), ...(this.tensors.length ? [label("histogram_of", this.tensor)] : []));
+  }
+
+  shownTensor() {
+    return view.layer || this.tensors.find((name) => /\/update$/.test(name)) || this.tensors[0] || null;
   }
 
   async load() {
-    const run = this.page.focus();
-    const cards = [];
-    for (const kind of this.kinds) {
+    const run = this.page.focus(), cards = [];
+    const overview = this.kinds.filter((kind) => OVERVIEW.includes(kind)).sort((a, b) => OVERVIEW.indexOf(a) - OVERVIEW.indexOf(b));
+    for (const kind of view.layerKind ? [view.layerKind] : overview.length ? overview : this.kinds) {
       const found = await source.layers(run, kind);
       if (!found || !found.layers.length) continue;
       if (!this.pictures.has(kind)) this.pictures.set(kind, new Picture());
-      const picture = this.pictures.get(kind);
-      picture.show({
-        ...found, title: labelOf("layer_" + kind) === "layer_" + kind ? kind.replaceAll("_", " ") : word("layer_" + kind), labels: found.layers, columns: found.steps,
+      this.pictures.get(kind).show({
+        ...found, title: statistic(kind), labels: found.layers, columns: found.steps,
         logarithmic: found.low > 0 && found.high > 20 * found.low, text: write.figure,
         note: found.points > found.steps.length ? word("averaged", { shown: grouped(found.steps.length), all: grouped(found.points) }) : "",
       });
-      cards.push(picture.card);
+      cards.push(this.pictures.get(kind).card);
     }
-    if (view.layer) {
-      const found = await source.histograms(run, view.layer);
-      if (found && found.steps.length) {
-        this.histogram.show({
-          title: `${word("histogram")}: ${view.layer}`, rows: found.rows, labels: found.labels, columns: found.steps, until: found.until,
-          low: 0, high: found.high, logarithmic: false, text: write.share, note: word("histogram_note", { shown: grouped(found.steps.length), all: grouped(found.points) }),
-        });
-        cards.push(this.histogram.card);
-      }
+    const name = this.shownTensor(), found = name && (await source.histograms(run, name));
+    if (run !== this.page.focus()) return;
+    if (found && found.steps.length) {
+      const note = [word("histogram_note"), found.points > found.steps.length ? word("averaged", { shown: grouped(found.steps.length), all: grouped(found.points) }) : ""];
+      this.histogram.show({
+        title: `${word("histogram")} · ${name.replace(/^layer\//, "")}`, rows: found.rows, columns: found.steps, until: found.until,
+        labels: found.edges.map(([low, high]) => (low < 0 && high > 0 ? "±" + write.figure(high) : write.figure(low < 0 ? low : high))),
+        low: found.high / 1e4, high: found.high, logarithmic: true, text: write.share, note: note.filter(Boolean).join(" · "),
+      });
+      cards.push(this.histogram.card);
     }
     $("#pictures").replaceChildren(...cards);
   }
+}
+
+/** A statistic in words. */
+function statistic(kind) {
+  if (WORDS["layer_" + kind]) return word("layer_" + kind);
+  const [tensor, of] = [kind.replace(/_[^_]+$/, ""), kind.split("_").pop()];
+  return WORDS["layer_" + tensor] && WORDS["of_" + of] ? `${word("layer_" + tensor)} · ${word("of_" + of)}` : kind.replaceAll("_", " ");
 }

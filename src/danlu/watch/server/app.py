@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from danlu.errors import UserError
-from danlu.watch import assets, store
+from danlu.watch import assets, pictures, store
 from danlu.watch.answers import Answers
 from danlu.watch.axes import AXES
 from danlu.watch.facts import collect
@@ -111,8 +111,12 @@ def application(runs: Runs, diagnose: Callable[[Path], dict[str, Any]]) -> Starl
         return await _answer(lambda: {"curves": answers.curves(chosen, asked, axis, within, points, logarithmic)})
 
     async def layers(request: Request) -> Response:
-        run, kind, within = _run(runs, request), request.query_params.get("kind", ""), _within(request)
-        return await _answer(lambda: answers.layers(run.metrics, kind, within))
+        run, kind = _run(runs, request), request.query_params.get("kind", "")
+        return await _answer(lambda: pictures.layers(signals, run.metrics, kind))
+
+    async def histograms(request: Request) -> Response:
+        run, name = _run(runs, request), request.query_params.get("name", "")
+        return await _answer(lambda: pictures.histograms(run.metrics, name))
 
     async def doctor(request: Request) -> Response:
         run = _run(runs, request)
@@ -140,6 +144,7 @@ def application(runs: Runs, diagnose: Callable[[Path], dict[str, Any]]) -> Starl
                 ("newest", newest),
                 ("curves", curves),
                 ("layers", layers),
+                ("histograms", histograms),
                 ("doctor", doctor),
                 ("live", live),
             ]

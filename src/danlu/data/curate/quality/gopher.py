@@ -28,13 +28,13 @@ def symbols(m: Measures) -> Array:
 
 
 def bullet_lines(m: Measures) -> Array:
-    """Share of lines that begin with a bullet."""
-    return m.share(k.BULLET_LINES, k.LINES)
+    """Share of lines that begin with a bullet, if there are two or more."""
+    return m.of_lines(k.BULLET_LINES)
 
 
 def ellipsis_lines(m: Measures) -> Array:
-    """Share of lines that end in an ellipsis."""
-    return m.share(k.ELLIPSIS_LINES, k.LINES)
+    """Share of lines that end in an ellipsis, if there are two or more."""
+    return m.of_lines(k.ELLIPSIS_LINES)
 
 
 def alphabetic_words(m: Measures) -> Array:

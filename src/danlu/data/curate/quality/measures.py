@@ -20,6 +20,8 @@ class Measures:
         self._values = np.empty((len(texts), kernels.MEASURES))
         stops = np.cumsum([len(text) for text in texts], dtype=np.int64)
         kernels.measure(np.frombuffer(b"".join(texts) or b"\0", np.uint8), stops, classes(), self._values)
+        self.lines = self[kernels.LINES]
+        """(texts,) float64: lines that are not empty."""
         self.unspaced: Array = 2 * self[kernels.UNSPACED] > self[kernels.LETTERS]
         """(texts,) bool: whether most letters are of scripts that put no blanks between words."""
 
@@ -29,3 +31,8 @@ class Measures:
     def share(self, part: int, whole: int) -> Array:
         """One column over another; 0 where there is nothing."""
         return self[part] / np.maximum(self[whole], 1)
+
+    def of_lines(self, part: int) -> Array:
+        """One column over the lines; NaN, which no rule turns down, where there is one line or none."""
+        found: Array = np.where(self.lines > 1, self[part] / np.maximum(self.lines, 1), np.nan)
+        return found

@@ -30,8 +30,8 @@ def lorem_ipsum(m: Measures) -> Array:
 
 
 def punctuated_lines(m: Measures) -> Array:
-    """Share of lines that end as a sentence does, a closing quote or bracket behind it allowed."""
-    return m.share(k.ENDED_LINES, k.LINES)
+    """Share of lines that end as a sentence does, a closing quote or bracket allowed behind it, if there are two or more."""
+    return m.of_lines(k.ENDED_LINES)
 
 
 def short_lines(m: Measures) -> Array:
