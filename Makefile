@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -17,6 +17,13 @@ quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml e
 	$(BIN)/danlu run recipes/quickstart.yaml
 
 # Two files of tests at a time; one process has all tests of a file, since they share what is costly to make.
+browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
+	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
+	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
+
+benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_page.py $(WRITE)
+
 test: lint  ## everything, both engines: lint, types, the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -97,6 +104,9 @@ benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 
 
 benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with µP and without; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/mup.py $(WRITE)
+
+benchmark-recording: .venv/test.done  ## what recording takes of a step, without and with histograms; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_recording.py $(WRITE)
 
 benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs of 8 B to 405 B; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_verify.py $(WRITE)

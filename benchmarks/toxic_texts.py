@@ -12,7 +12,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from danlu.data.curate.toxicity.matcher import hits, lists
+from danlu.data.curate.toxicity.matcher import hits
+from danlu.data.curate.toxicity.word_lists import lists
 
 
 def _sections() -> dict[str, list[str]]:

@@ -99,7 +99,18 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
     listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
     assert code == 0
     assert listed[:8] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "data"]
-    assert listed[8:] == ["watch", "report", "metrics", "doctor", "plan", "hardware", "compare-engines", "recipe", "model"]
+    assert listed[8:] == [
+        "watch",
+        "report",
+        "metrics",
+        "profile",
+        "doctor",
+        "plan",
+        "hardware",
+        "compare-engines",
+        "recipe",
+        "model",
+    ]
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from danlu.errors import EXIT_FOUND, UserError
 from danlu.recipe import Recipe
-from danlu.run_folder import RunFolder
+from danlu.run_folder import RECIPE, RunFolder
 
 WAIT_SECONDS = 10.0
 
@@ -30,7 +30,8 @@ def diagnosis(folder: Path) -> dict[str, Any]:
 
     UserError: it cannot judge.
     """
-    command = [sys.executable, "-m", "danlu", "doctor", "run", str(folder.resolve()), "--json"]
+    judged = folder if (folder / RECIPE).is_file() else folder / "metrics.sqlite"
+    command = [sys.executable, "-m", "danlu", "doctor", "run", str(judged.resolve()), "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode not in (0, EXIT_FOUND):
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

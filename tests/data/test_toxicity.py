@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from danlu.data.curate.stage import Rejected
-from danlu.data.curate.toxicity.matcher import hits, spellings
+from danlu.data.curate.toxicity.matcher import hits
 from danlu.data.curate.toxicity.stage import Toxicity, toxic_share
+from danlu.data.curate.toxicity.word_lists import spellings
 from danlu.data.read import Document
 from danlu.recipe.text_sections import ToxicitySection
 

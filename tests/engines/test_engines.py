@@ -30,7 +30,10 @@ def test_torch_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["parallel.data=2", "memory.offload_optimizer=disk", "watch.memory=true", "train.precision=bf16", "train.precision=fp16"],
+    [
+        *("parallel.data=2", "memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
+        *("train.precision=bf16", "train.precision=fp16"),
+    ],
 )
 def test_what_paddle_cannot_do_names_the_field_and_a_way_out(override: str) -> None:
     field = override.partition("=")[0].removesuffix(".data")

@@ -12,9 +12,11 @@ import pytest
 from curves import curve
 
 from danlu.engines.base import Observed, StepResult, TensorSums
+from danlu.errors import UserError
 from danlu.recipe import Recipe
 from danlu.train.recording import tensor_signals
 from danlu.watch import names, store
+from danlu.watch.profile import profiles
 
 Of = Callable[..., Any]
 RecipeOf = Callable[..., Recipe]
@@ -101,3 +103,31 @@ def test_skipped_steps_are_counted_over_a_resume(run: Of, scripted: Any, recipe_
     for steps in (4, 8):
         run(recipe_of(f"train.steps={steps}"), scripted(script), tmp_path)
     assert list(curve(tmp_path, "train/skipped_steps").values()) == [0, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_profiled_steps_train_as_others(recipe_of: RecipeOf, run: Of, torch_engine: Of, tmp_path: Path) -> None:
+    plain, profiled = recipe_of("train.steps=6"), recipe_of("train.steps=6", "watch.profile=3:4")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    run(plain, torch_engine(plain), tmp_path / "a")
+    said = run(profiled, torch_engine(profiled), tmp_path / "b")[1]
+    assert curve(tmp_path / "a") == curve(tmp_path / "b")
+    assert f"read it with: danlu profile {tmp_path / 'b'}" in said
+    (found,) = profiles(tmp_path / "b")
+    assert found.steps == [3, 4] and found.compute > 0 and found.memory_peak > 0
+    assert any(row.name == "aten::mm" for row in found.operators)
+    parts = (found.data_wait, found.communication, found.compute, found.memory, found.idle)
+    assert sum(parts) == pytest.approx(found.step, rel=0.05)
+
+
+def test_a_profile_that_cannot_be_written_costs_no_run(recipe_of: RecipeOf, run: Of, torch_engine: Of, tmp_path: Path) -> None:
+    (tmp_path / "profile").write_text("a file where the folder should be")
+    recipe = recipe_of("train.steps=3", "watch.profile=2:2", "train.schedule.warmup_steps=1")
+    summary, said = run(recipe, torch_engine(recipe))
+    assert summary["steps"] == 3 and "step 2: the profile cannot be written" in said
+
+
+@pytest.mark.parametrize("given", ["3", "5:4", "4:7", "0:2", "a:b"])
+def test_steps_that_cannot_be_profiled_are_refused(recipe_of: RecipeOf, given: str) -> None:
+    with pytest.raises(UserError, match=r"watch\.profile"):
+        recipe_of("train.steps=6", f"watch.profile={given}")

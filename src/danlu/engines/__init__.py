@@ -34,6 +34,7 @@ def _check_paddle(recipe: Recipe) -> None:
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none",
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none",
         "watch.memory: true": recipe.watch.memory,
+        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None,
     }
     for field, there in found.items():
         if there:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from danlu.plan import order
-from danlu.plan.activations import layer_bytes, working_bytes
+from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
 from danlu.plan.constants import allocator
 from danlu.plan.fullest import fullest
 from danlu.plan.hardware import Hardware
@@ -138,7 +138,7 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
     chunks = job.stages[rank]
     flying = in_flight(job, rank)
     passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))
-    activations = passes * shared.layer
+    activations = passes * shared.layer + beside_layers(job, rank, sum(flying))
     logits = _loss_bytes(job) + head_bytes(job) if rank == job.pipeline - 1 else 0.0
     # Where a norm reads the embedding as it is, the first layer's activations have it.
     embedding = shared.residual if rank == 0 and job.engine.residual != job.engine.norm_input else 0.0
@@ -170,12 +170,14 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
 
 
 def head_bytes(job: Job) -> float:
-    """What the last norm and the loss keep for the backward pass beside the logits."""
-    if job.engine.logits:
-        return 2 * job.residual_bytes
+    """What the last norm and the loss keep for the backward pass beside the logits, or the head's gradient in their stead."""
     norm = 2 * job.residual_bytes  # its input and its normalised value
-    gathered = job.tokens * job.dimensions.hidden * job.width if job.sequence_parallel else 0.0
-    return norm + gathered + job.tokens * job.dimensions.hidden * job.width
+    return norm if job.engine.logits else norm + job.tokens * job.dimensions.hidden * job.width
+
+
+def head_gradient(job: Job) -> float:
+    """Bytes in FP32, where the loss makes it beside the logits."""
+    return 0.0 if job.engine.logits or job.lora is not None else 4 * job.dimensions.table / job.tensor
 
 
 def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, float]:
@@ -203,7 +205,7 @@ def _loss_bytes(job: Job) -> float:
     if job.engine.logits:
         return job.tokens * one.vocab / job.tensor * sum(job.engine.logits)
     half = 2 + 2 if job.width == 2 else 0  # the weight, and the gradient of a piece before it is added up in FP32
-    return LOSS_CHUNK + (one.table / job.tensor * (4 + 4 + half) if job.lora is None else 0.0)
+    return LOSS_CHUNK + head_gradient(job) * (1 + (4 + half) / 4)
 
 
 def _frozen_bytes(job: Job, rank: int, held: float) -> float:

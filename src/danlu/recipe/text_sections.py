@@ -34,7 +34,7 @@ class ToxicitySection(Section):
         "above which a document is left out; null: none is looked for.",
     )
     model: float | None = Field(
-        0.9, gt=0, le=1, description="Mean chance of being toxic, over sentences, above which it is left out; null: no model."
+        0.95, gt=0, le=1, description="Mean chance of being toxic, over sentences, above which it is left out; null: no model."
     )
     path: str = Field(
         "default",

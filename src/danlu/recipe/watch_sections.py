@@ -73,8 +73,20 @@ class WatchSection(Section):
         "the run folder.",
         json_schema_extra=RESUMABLE,
     )
+    profile: str | None = Field(
+        None,
+        pattern=r"^[1-9]\d{0,8}:[1-9]\d{0,8}$",
+        description="First and last step, such as 10:15, that are profiled operator by operator; null: none.",
+        json_schema_extra=RESUMABLE,
+    )
     memory: bool = Field(
         False,
         description="Meter one step operator by operator: peak bytes of parameters, gradients, optimizer, activations, the rest.",
         json_schema_extra=RESUMABLE,
     )
+
+    @property
+    def profiled(self) -> range:
+        """The steps that are profiled."""
+        first, last = map(int, (self.profile or "1:0").split(":"))
+        return range(first, last + 1)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from danlu.errors import UserError
+from danlu.watch import store
 from danlu.watch.axes import Axis, axes
 from danlu.watch.coarse import Coarse
 from danlu.watch.curves import curve, figure_or_text, numbers
@@ -41,22 +44,47 @@ class Answers:
         """
         found: dict[str, dict[str, Any]] = {name: {} for name in names}
         for run, metrics in runs.items():
-            place = self._places(metrics).get(axis)
-            if place is None:
-                continue
-            for name in names:
-                held = self.signals.soon(metrics, name) if at_once else self.signals.series(metrics, name)
-                if held is None:
-                    with self._first_sight:  # one at a time: the first chart is the first to be drawn
-                        found[name][run] = _preview(metrics, name, place, within, points)
-                elif len(held[0]):
-                    steps, values = held
-                    found[name][run] = curve(steps if axis == "step" else place.place(steps), values, within, points, logarithmic)
+            with suppress(UserError):  # its state says what is wrong with it
+                place = self._places(metrics).get(axis)
+                for name in names:
+                    if (
+                        place is not None
+                        and (one := self._curve(metrics, name, place, within, points, logarithmic, at_once)) is not None
+                    ):
+                        found[name][run] = one
         return found
+
+    def _curve(
+        self,
+        metrics: Path,
+        name: str,
+        place: Axis,
+        within: tuple[float, float] | None,
+        points: int,
+        logarithmic: bool,
+        at_once: bool,
+    ) -> dict[str, Any] | None:
+        held = self.signals.soon(metrics, name) if at_once else self.signals.series(metrics, name)
+        if held is None:
+            with self._first_sight:  # one at a time: the first chart is the first to be drawn
+                return _preview(metrics, name, place, within, points)
+        steps, values = held
+        return curve(place.place(steps), values, within, points, logarithmic) if len(steps) else None
+
+    def names(self, metrics: Path) -> list[str]:
+        """The signals of a run; none where its file cannot be read."""
+        try:
+            return store.names(metrics)
+        except UserError:
+            return []
 
     def axes(self, metrics: Path) -> dict[str, dict[str, Any]]:
         """Axis -> `steps` and where they lie on it, `x`: what a page needs to place a step."""
-        return {axis: {"steps": one.steps.tolist(), "x": one.x.tolist()} for axis, one in self._places(metrics).items()}
+        try:
+            known = self._places(metrics)
+        except UserError:  # it is among the problems of the run
+            return {}
+        return {axis: {"steps": one.steps.tolist(), "x": one.x.tolist()} for axis, one in known.items()}
 
     def _places(self, metrics: Path) -> dict[str, Axis]:
         """The axes of a run, found anew when its file has changed."""

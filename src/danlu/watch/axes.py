@@ -20,10 +20,12 @@ class Axis(NamedTuple):
     """Some steps, rising, and where they lie on the axis; between them lines are straight."""
 
     steps: npt.NDArray[np.int64]
-    x: npt.NDArray[np.float64]
+    x: npt.NDArray[Any]
 
-    def place(self, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    def place(self, steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Where other steps lie; beyond the ends the line goes on as from end to end."""
+        if self.steps is self.x:  # steps themselves, which stay whole numbers
+            return steps
         inside = np.interp(steps, self.steps, self.x)
         pace = (self.x[-1] - self.x[0]) / max(1, self.steps[-1] - self.steps[0])
         beyond = np.minimum(0, steps - self.steps[0]) + np.maximum(0, steps - self.steps[-1])
@@ -39,9 +41,10 @@ def axes(path: Path, knots: int = KNOTS) -> dict[str, Axis]:
     segments = store.segments(path)
     steps, moments = clock(path, knots)
     if not len(steps):
-        return {"step": Axis(np.array([0, 1]), np.array([0.0, 1.0]))}
+        none = np.array([0, 1])
+        return {"step": Axis(none, none)}
     ends = np.array([steps[0], max(steps[-1], steps[0] + 1)])
-    found = {"step": Axis(ends, ends.astype(np.float64))}
+    found = {"step": Axis(ends, ends)}
     for axis in ("tokens", "flops"):
         each = segments[-1].info.get(f"{axis}_per_step")
         if isinstance(each, int | float) and each > 0:

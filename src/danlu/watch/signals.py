@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from danlu.errors import UserError
 from danlu.watch import store
 from danlu.watch.coarse import LONG, length
-from danlu.watch.ends import parts
+from danlu.watch.ends import mark, parts
 
 BYTES = 1 << 30
 """Memory that signals may take; beyond it those that were not asked for longest go."""
@@ -24,6 +25,8 @@ PORTION = 20_000
 
 @dataclass(frozen=True)
 class _Held:
+    mark: tuple[Any, ...]
+    """Of the file before it was read."""
     segments: tuple[tuple[int, int], ...]
     """Number and first step of every segment when this was read: another start of the run may replace what is held."""
     steps: npt.NDArray[np.int64]
@@ -79,15 +82,18 @@ class Signals:
                 self._on_the_way.discard(key)
 
     def _fresh(self, path: Path, name: str, held: _Held | None) -> _Held:
+        now = mark(path)
+        if held is not None and held.mark == now:
+            return held
         segments = tuple((one.id, one.first_step) for one in store.segments(path))
         if held is None or held.segments != segments or not len(held.steps):
-            return _Held(segments, *_whole(path, name))
+            return _Held(now, segments, *_whole(path, name))
         since = int(held.steps[-1])
         steps, values = _tail(path, name, segments[-1][0], since)
         if len(steps) and steps[-1] == since and held.values[-1] == values[-1]:
-            return held
+            return replace(held, mark=now)
         kept = -1 if len(steps) and steps[0] == since else None  # the last value may have been replaced
-        return _Held(segments, np.concatenate([held.steps[:kept], steps]), np.concatenate([held.values[:kept], values]))
+        return _Held(now, segments, np.concatenate([held.steps[:kept], steps]), np.concatenate([held.values[:kept], values]))
 
 
 def _whole(path: Path, name: str) -> store.Series:

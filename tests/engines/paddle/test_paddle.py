@@ -225,6 +225,20 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
         close(end[key].numpy(), tensor, 1e-3)
 
 
+def test_vitals_are_the_optimizer_s_settings_and_weights_of_every_parameter(outcomes: Callable[[str], Outcome]) -> None:
+    outcome = outcomes("train plain")
+    engine = engine_of(shape_of(layers=2))
+    engine.initialise()
+    for step in range(6):
+        engine.train_step({key: torch.tensor(array[step]) for key, array in batches(6).items()}, 1e-2)
+    expected = {f"setting {name}": value for name, value in engine.vitals().optimizer.items()}
+    assert {name: float(value) for name, value in outcome.out.items() if name in expected} == pytest.approx(expected)
+    end = load_file(outcome.folder / "end" / "model.safetensors")
+    for name, weights in end.items():
+        assert np.isin(outcome.out[f"sample {name}"], weights.numpy()).all()
+        assert outcome.out[f"sample {name}"].size == min(weights.numel(), 256) or weights.numel() > 256
+
+
 def test_techniques_train_the_same_model(outcomes: Callable[[str], Outcome]) -> None:
     """Recomputation gives the same bits, a compiled graph the same loss within 1e-4, and dropout another one."""
     plain = outcomes("train plain").out["results"]

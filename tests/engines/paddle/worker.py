@@ -56,7 +56,10 @@ def train(folder: Path, job: dict[str, Any]) -> Arrays:
         result = engine.train_step({name: array[step] for name, array in given.items()}, job["rate"])
         results.append((result.loss, result.gradient_norm, result.supervised))
     engine.export_weights(folder / "end", "fp32")
-    return {"results": np.array(results)}
+    vitals = engine.vitals()
+    sampled = {f"sample {name}": sample for name, sample in vitals.samples.items()}
+    in_force = {f"setting {name}": np.array(value) for name, value in vitals.optimizer.items()}
+    return {"results": np.array(results)} | sampled | in_force
 
 
 def observe(folder: Path, job: dict[str, Any]) -> Arrays:

@@ -12,12 +12,12 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.data.curate.account import Fate, fates
+from danlu.data.curate.execute import Workers, each, in_order
 from danlu.data.curate.final import KEPT, NOISE, Copies, last_pass, noise_pass, texts_of
 from danlu.data.curate.noise import Count, Noise, Pool, draw
 from danlu.data.curate.shard import Shard
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.tally import EXCERPT, Tally
-from danlu.data.curate.workers import Workers, in_order
 from danlu.data.dedup.groups import Groups, Sketches
 
 LARGEST = 10
@@ -51,7 +51,7 @@ class Finish:
 
     def keep(self, tally: Tally) -> None:
         """Write what is kept for what it is, and what is rejected for good."""
-        for told in in_order(self._last_passes(), self.workers):
+        for told in in_order(each(self._last_passes(), self.workers)):
             tally.add(told.as_dict())
 
     def _last_passes(self) -> Iterator[tuple[Any, ...]]:
@@ -77,7 +77,7 @@ class Finish:
             (noise_pass, pool.spool, pool.field, self.folder, drawn, np.flatnonzero(one.copy))
             for pool, drawn, one in zip(pools, noise.drawn, self.fate, strict=True)
         ]
-        for told in in_order(passes, self.workers):
+        for told in in_order(each(passes, self.workers)):
             tally.add(told.as_dict())
         return noise
 

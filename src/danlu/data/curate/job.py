@@ -16,6 +16,7 @@ import numpy as np
 
 from danlu import __version__
 from danlu.data.curate.account import account
+from danlu.data.curate.execute import Workers, each, settled, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
 from danlu.data.curate.finish import Finish
 from danlu.data.curate.noise import Count, byte_sizes
@@ -25,7 +26,6 @@ from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
 from danlu.data.curate.stages import stages_of
 from danlu.data.curate.tally import Tally
-from danlu.data.curate.workers import Workers, each, settled, told
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
 from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
@@ -211,10 +211,10 @@ def _load(settings: Settings) -> None:
     """Compile what is not compiled yet, so that no two workers do it at once."""
     for stage in settings.stages:
         stage.apply([])
-    if settings.plan is not None:
+    if (plan := settings.plan) is not None:
         from danlu.data import json_scan
 
-        Sketcher(settings.plan).sketch(*back_to_back([b"a"]))
+        Sketcher(plan).sketch(*back_to_back([b"a"]))
         line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
         room = np.empty(1, np.int64)
         json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())

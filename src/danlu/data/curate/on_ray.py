@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from danlu.data.curate.workers import Job
+from danlu.data.curate.execute import Job
 from danlu.errors import UserError
 
 

@@ -26,6 +26,8 @@ class QualityModel:
         chances = model_at(self.settings.path, QUALITY).chances([document.text for document in documents])
         for document, chance in zip(documents, chances.tolist(), strict=True):
             scored = document._replace(score=chance)
-            low = minimum is not None and chance < minimum
+            # The model that danlu carries knows little of code; a user's own may have learnt it.
+            judged = self.settings.path != "default" or not document.code
+            low = minimum is not None and chance < minimum and judged
             found.append(Rejected(scored, "minimum", round(chance, 4), soft=True) if low else scored)
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.generate import KeyValueCache, generate
@@ -31,6 +31,7 @@ from danlu.engines.paddle.slices import array_of
 from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
 from danlu.engines.paddle.trace import traced_step
+from danlu.engines.paddle.vitals import samples, settings
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import draw
@@ -84,6 +85,10 @@ class PaddleEngine:
     def replicas_differ(self) -> list[str]:
         """One process has no replicas."""
         return []
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), settings(self.optimizer))
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
@@ -213,6 +218,18 @@ class PaddleEngine:
             self._wait()
             best = min(best, time.perf_counter() - start)
         return 2 * size**3 / best
+
+    def start_profile(self) -> None:
+        """Refused by the check of the recipe: paddle's traces tell no shapes, so that nothing can be held against a limit."""
+        raise UserError("watch.profile is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """There is none to end."""
+        raise AssertionError("unreachable: no profile begins")
+
+    def copy_peak(self) -> float:
+        """Asked for with a profile only."""
+        raise AssertionError("unreachable: no profile begins")
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""

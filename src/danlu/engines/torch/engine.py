@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
@@ -31,6 +31,7 @@ from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
+from danlu.engines.torch.profile import StepProfile, copy_peak
 from danlu.engines.torch.shard import synchronise
 from danlu.engines.torch.slices import written_slices
 from danlu.engines.torch.snapshot import (
@@ -42,6 +43,7 @@ from danlu.engines.torch.snapshot import (
 )
 from danlu.engines.torch.statistics import Observer, observing
 from danlu.engines.torch.trace import traced_step
+from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import HEAD, draw
@@ -92,6 +94,7 @@ class TorchEngine:
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
         self.observer: Observer | None = None
+        self.profile: StepProfile | None = None
 
     def _join(self) -> Layout:
         """This process's place among those that a launcher started."""
@@ -135,6 +138,10 @@ class TorchEngine:
     def replicas_differ(self) -> list[str]:
         """Parameters that are not the same bits on all ranks that replicate them."""
         return replicas.differences(self.parameters, self.layout, self.pipeline.pair if self.pipeline else None)
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -280,6 +287,21 @@ class TorchEngine:
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
         read_weights(self.parameters, self.shape, folder, weights_files(folder))
+
+    def start_profile(self) -> None:
+        """By torch.profiler."""
+        self.profile = StepProfile(self._device)
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """What ``start_profile`` began."""
+        assert self.profile is not None
+        profile, self.profile = self.profile, None
+        self._wait()
+        return profile.end()
+
+    def copy_peak(self) -> float:
+        """Best of some large copies."""
+        return copy_peak(self._device)
 
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""

@@ -18,9 +18,15 @@ const UNITS = {
     : { divisor: 1, tick: (v) => +v.toPrecision(6) + " s", value: write.seconds }),
 };
 
+/** A count with as many digits as it has, up to four. */
+function short(value) {
+  const power = Math.max(0, Math.min(4, Math.floor(Math.log10(Math.abs(value) || 1) / 3)));
+  return +(value / 1000 ** power).toPrecision(4) + ["", "k", "M", "B", "T"][power];
+}
+
 const AXIS_UNITS = {
-  step: (v) => (Number.isInteger(v) ? write.count(v).replace(".0", "") : ""),
-  tokens: (v) => write.count(v).replace(".0", ""),
+  step: (v) => (Number.isInteger(v) ? short(v) : ""),
+  tokens: (v) => short(v),
   flops: (v) => (v ? v.toExponential(Number.isInteger(v / 10 ** Math.floor(Math.log10(Math.abs(v)))) ? 0 : 1) : "0"),
   time: (v) => (v === 0 ? "0" : v < 120 ? +v.toPrecision(4) + " s" : v < 7200 ? +(v / 60).toPrecision(4) + " min" : +(v / 3600).toPrecision(4) + " h"),
 };
@@ -67,7 +73,7 @@ function nearest(xs, ys, x) {
   return x - xs[left] <= xs[right] - x ? left : right;
 }
 
-const CHIPS = 6; // lines that are named above the plot; with more, the one at the cursor is named below it
+const CHIPS = 8; // lines that are named above the plot; with more, the one at the cursor is named below it
 const MANY = 12; // lines beyond which only smooth curves are drawn
 
 class Chart {
@@ -82,6 +88,7 @@ class Chart {
     this.caption = this.card.appendChild(element("p", { class: "caption" }));
     this.sizes = new ResizeObserver(() => this.plot && this.box.clientWidth && this.plot.setSize(this.size()));
     this.sizes.observe(this.box);
+    this.writeHead();
   }
 
   get logarithmic() {
@@ -113,6 +120,7 @@ class Chart {
     this.box.setAttribute("aria-label", `${this.title()}: ` + this.lines.slice(0, 20).map((one) => `${one.label} ${this.lastText(one)}`).join(", "));
     this.drawn = this.tables();
     this.plot = new uPlot(this.options(), [null, ...this.drawn.map(({ xs, ys }) => [xs, ys])], this.box);
+    this.drawnAt ??= performance.now(); // the first time, since the page was asked for
     this.card.dataset.drawn = String(Number(this.card.dataset.drawn || 0) + 1);
   }
 
@@ -188,7 +196,6 @@ class Chart {
         fill: one.fill && kind !== "behind" ? one.tone + "22" : undefined,
         alpha: kind === "behind" ? 0.26 : 1,
         width: kind === "behind" ? 1 : this.lines.length > MANY ? 1.2 : 1.8,
-        points: { show: one.dots || one.curve.x.length === 1, size: 6, fill: colour("card"), stroke: one.tone },
       }))],
       cursor: {
         sync: { key: "danlu", scales: ["x", null] },
@@ -204,7 +211,7 @@ class Chart {
       },
       hooks: {
         setCursor: [(u) => this.showCursor(u)],
-        draw: [(u) => this.drawEvents(u)],
+        draw: [(u) => this.drawDots(u), (u) => this.drawEvents(u)],
         setSelect: [(u) => u.select.width > 4 && this.page.zoomed([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")])],
       },
     };
@@ -295,6 +302,27 @@ class Chart {
     if (shown < inside) parts.push(word("thinned", { shown: grouped(shown), all: grouped(inside) }));
     if (broken) parts.push(element("span", { class: "not-finite" }, word("not_finite", { n: grouped(broken) })));
     this.caption.replaceChildren(...parts.flatMap((part, i) => (i ? [" · ", part] : [part])));
+  }
+
+  /** Values that are recorded rarely are seen as such; a single one would not be seen at all without. */
+  drawDots(u) {
+    const { ctx, bbox } = u;
+    ctx.save();
+    for (const { one, xs, ys } of this.drawn) {
+      if (!(one.dots || one.curve.points === 1) || xs.length > bbox.width / 8) continue;
+      ctx.strokeStyle = one.tone;
+      ctx.fillStyle = colour("card");
+      ctx.lineWidth = 1.5 * devicePixelRatio;
+      for (let i = 0; i < xs.length; i += 1) {
+        const x = u.valToPos(xs[i], "x", true);
+        if (ys[i] === null || x < bbox.left || x > bbox.left + bbox.width) continue;
+        ctx.beginPath();
+        ctx.arc(x, u.valToPos(ys[i], one.right ? "right" : "left", true), 3 * devicePixelRatio, 0, 2 * Math.PI);
+        ctx.fill();
+        ctx.stroke();
+      }
+    }
+    ctx.restore();
   }
 
   drawEvents(u) {

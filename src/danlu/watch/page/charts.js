@@ -54,7 +54,7 @@ function unitOf(name) {
 
 /** The charts of all these signals: the known ones, then one for each of the others, the ranks of one signal together. */
 function specsOf(names) {
-  const known = CHARTS.filter((spec) => spec.series.some(([name]) => names.includes(name)));
+  const known = CHARTS.map((spec) => ({ ...spec, series: spec.series.filter(([name]) => names.includes(name)) })).filter((spec) => spec.series.length);
   const covered = new Set(CHARTS.flatMap((spec) => spec.series.map(([name]) => name)));
   const others = new Map();
   for (const name of names) {
@@ -151,10 +151,11 @@ class Charts {
     try {
       while (chart.stale && chart.inSight) {
         chart.stale = false;
-        const points = Math.min(8000, Math.max(200, 2 * Math.round(chart.size().width)));
+        const runs = this.page.runs(), columns = Math.round(chart.size().width);
+        const points = Math.max(200, Math.min(2 * columns, 8000, Math.round(80000 / runs.length)));
         const names = chart.spec.series.map(([name]) => name);
         try {
-          chart.found = await source.curves(names, this.page.runs(), { axis: view.axis, zoom: view.zoom, logX: view.logX, points });
+          chart.found = await source.curves(names, runs, { axis: view.axis, zoom: view.zoom, logX: view.logX, points });
           chart.show(this.linesOf(chart));
           this.again(chart);
         } catch (error) {

@@ -91,7 +91,7 @@ function showHeadline(facts, newest) {
   if (newest.gradient_norm !== undefined) tiles.push(tile("gradient_norm", figureOrText(newest.gradient_norm), newest.learning_rate === undefined ? "" : `${word("learning_rate")} ${figureOrText(newest.learning_rate)}`));
   if (newest.memory !== undefined) tiles.push(tile("memory", write.bytes(newest.memory), word(newest.memoryOf)));
   if (seconds !== undefined) tiles.push(tile("duration", write.duration(seconds)));
-  if (steps !== undefined) tiles.push(tile("steps", write.whole(steps)));
+  if (steps !== undefined && $("#progress").hidden) tiles.push(tile("steps", write.whole(steps)));
   $("#headline").replaceChildren(...tiles);
 }
 

@@ -4,6 +4,7 @@ const page = {
   states: new Map(), // id -> short state of a run
   facts: null, // of the run in focus
   marks: [], // its events, placed on the axis
+  axes: {}, // id -> the axes that a run can be drawn over
 
   /** The runs that are drawn. */
   runs() {
@@ -38,6 +39,7 @@ const page = {
     view.zoom = range;
     writePlace();
     showControls();
+    for (const chart of charts.charts) if (chart.plot && chart.inSight) chart.draw(); // at once, with what is there; the detail follows
     charts.refresh();
   },
 };
@@ -70,7 +72,8 @@ async function loadRuns() {
     $("#name").textContent = word("no_runs");
     return;
   }
-  const drawing = source.names(page.runs()).then((names) => {
+  const drawing = source.names(page.runs()).then(({ names, axes }) => {
+    page.axes = axes;
     const union = [...new Set(Object.values(names).flat())].sort();
     $("#curves").hidden = !union.length;
     charts.arrange(union);
@@ -82,6 +85,7 @@ async function loadRuns() {
   placeMarks();
   showAll();
   await drawing;
+  showControls();
   for (const chart of charts.charts) if (chart.plot) chart.plot.redraw(false); // events came after the curves
   await Promise.all([showNewest(), askDoctor(), layers.arrange(facts.names, facts.histogram_names)]);
 }
@@ -142,9 +146,12 @@ function showControls() {
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   for (const button of document.querySelectorAll("[data-language]")) button.setAttribute("aria-pressed", String(button.dataset.language === language));
   for (const place of document.querySelectorAll("[data-word]")) place.textContent = word(place.dataset.word);
-  const axes = AXES.filter((axis) => axis === "step" || (page.facts && page.facts.axes && page.facts.axes[axis]));
+  const axes = AXES.filter((axis) => axis === "step" || axis === view.axis || Object.values(page.axes).some((known) => known.includes(axis)));
   $("#axis").replaceChildren(...axes.map((axis) => element("option", { value: axis }, word("axis_" + axis))));
   $("#axis").value = view.axis;
+  const without = page.runs().filter((id) => page.axes[id] && !page.axes[id].includes(view.axis));
+  $("#without").hidden = !without.length;
+  $("#without").textContent = word("without_axis", { axis: word("axis_" + view.axis), runs: without.slice(0, 5).join(", ") + (without.length > 5 ? ", …" : "") });
   $("#log-x").checked = view.logX;
   $("#smoothing").value = view.smoothing;
   $("#filter").placeholder = word("filter");

@@ -8,11 +8,19 @@ function shade(share) {
   return SCALE[low].map((value, i) => Math.round(value + (SCALE[low + 1][i] - value) * (at - low)));
 }
 
+/** Without the parts that all of them begin with. */
+function shortened(labels) {
+  const parts = labels.map((label) => label.split("."));
+  let same = 0;
+  while (parts.length > 1 && parts.every((one) => one.length > same + 1 && one[same] === parts[0][same])) same += 1;
+  return parts.map((one) => one.slice(same).join("."));
+}
+
 /** A grid of values as a picture: rows from top to bottom, columns along the axis. `null` is left empty. */
 class Picture {
   constructor(onPick) {
     this.onPick = onPick;
-    this.card = element("article", { class: "chart wide" });
+    this.card = element("article", { class: "chart" });
     this.head = this.card.appendChild(element("div", { class: "chart-head" }));
     this.box = this.card.appendChild(element("div", { class: "picture" }));
     this.caption = this.card.appendChild(element("p", { class: "caption" }));
@@ -135,7 +143,7 @@ class Layers {
       if (!found || !found.layers.length) continue;
       if (!this.pictures.has(kind)) this.pictures.set(kind, new Picture());
       this.pictures.get(kind).show({
-        ...found, title: statistic(kind), labels: found.layers, columns: found.steps,
+        ...found, title: statistic(kind), labels: shortened(found.layers), columns: found.steps,
         logarithmic: found.low > 0 && found.high > 20 * found.low, text: write.figure,
         note: found.points > found.steps.length ? word("averaged", { shown: grouped(found.steps.length), all: grouped(found.points) }) : "",
       });

@@ -31,7 +31,7 @@ const embeddedSource = {
     return { id: "", ...embedded };
   },
   async names() {
-    return { "": Object.keys(embedded.curves) };
+    return { names: { "": Object.keys(embedded.curves) }, axes: { "": Object.keys(embedded.axes) } };
   },
   async curves(names, runs, { axis, zoom }) {
     const found = {};
@@ -74,7 +74,7 @@ const serverSource = {
   live: true,
   runs: async () => (await ask("runs", [])).runs,
   facts: (run) => ask("run", [["run", run]]),
-  names: async (runs) => (await ask("names", runs.map((id) => ["run", id]))).names,
+  names: (runs) => ask("names", runs.map((id) => ["run", id])),
   async curves(names, runs, { axis, zoom, points, logX }, signal) {
     const asked = [...names.map((name) => ["name", name]), ...runs.map((id) => ["run", id]), ["axis", axis], ["points", points]];
     if (zoom) asked.push(["from", zoom[0]], ["to", zoom[1]]);

@@ -18,6 +18,7 @@ const WORDS = {
   axis_tokens: ["tokens", "词元"],
   axis_time: ["time at work", "运行时间"],
   axis_flops: ["FLOPs", "浮点运算量"],
+  without_axis: ["Not drawn, as nothing tells their {axis}: {runs}", "未绘制（没有{axis}信息）：{runs}"],
   log_axis: ["log", "对数"],
   whole: ["Whole range", "全部范围"],
   lines: ["{n} lines", "{n} 条曲线"],

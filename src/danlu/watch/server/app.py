@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from danlu.errors import UserError
-from danlu.watch import assets, pictures, store
+from danlu.watch import assets, pictures
 from danlu.watch.answers import Answers
 from danlu.watch.axes import AXES
 from danlu.watch.facts import collect
@@ -90,7 +90,12 @@ def application(runs: Runs, diagnose: Callable[[Path], dict[str, Any]]) -> Starl
 
     async def names(request: Request) -> Response:
         found = _chosen(runs, request)
-        return await _answer(lambda: {"names": {name: store.names(path) for name, path in found.items()}})
+        return await _answer(
+            lambda: {
+                "names": {name: answers.names(path) for name, path in found.items()},
+                "axes": {name: list(answers.axes(path)) for name, path in found.items()},
+            }
+        )
 
     async def newest(request: Request) -> Response:
         run = _run(runs, request)

@@ -15,8 +15,7 @@ from danlu.data.read import Document
 from danlu.recipe.text_sections import ToxicitySection
 
 _SENTENCE = re.compile(r"[^.!?。！？\n]{1,400}[.!?。！？\n]*")
-FEWEST = 2
-"""Letters of a sentence that is judged."""
+_LETTERS = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
@@ -62,4 +61,4 @@ def toxic_share(text: str) -> float:
 
 def sentences(text: str) -> list[str]:
     """The sentences and lines of a text; of a long one, pieces."""
-    return [piece for piece in _SENTENCE.findall(text[: 1 << 20]) if sum(map(str.isalpha, piece[:50])) >= FEWEST]
+    return [piece for piece in _SENTENCE.findall(text[: 1 << 20]) if _LETTERS.search(piece)]

@@ -74,9 +74,9 @@ def each(jobs: Iterable[Job], workers: Workers) -> Iterator[tuple[int, Any]]:
             yield waiting[future], future.result()
 
 
-def in_order(jobs: Iterable[Job], workers: Workers) -> list[Any]:
-    """The results of all jobs, in their order."""
-    return [result for _, result in sorted(each(jobs, workers), key=lambda pair: pair[0])]
+def in_order(results: Iterable[tuple[int, Any]]) -> list[Any]:
+    """Results that come with their numbers, in the order of those."""
+    return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
 
 def told(results: Iterable[tuple[int, Any]], sizes: Sequence[int], report: Callable[[str], None]) -> None:
