@@ -11,10 +11,11 @@ import pytest
 
 from danlu import recipe as recipes
 from danlu.doctor.evidence import EVALUATED, GRADIENT, LOSS, RATE, VALIDATION
-from danlu.doctor.load import load, read_facts, renamed
+from danlu.doctor.load import load, read_facts
 from danlu.doctor.series import series
 from danlu.errors import UserError
 from danlu.run_folder import RunFolder
+from danlu.watch.logs import renamed
 from danlu.watch.store import Recorder
 
 

@@ -35,6 +35,18 @@ class Verbs(click.Group):
         return list(self.commands)
 
 
+class DefaultVerbs(Verbs):
+    """Verbs with a default: what is no verb is an argument of it."""
+
+    default: str
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {*self.commands, *ctx.help_option_names}
+        if args and args[0] not in known:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
 def load(recipe: Path, overrides: tuple[str, ...]) -> Recipe:
     from danlu import recipe as recipes
     from danlu.run_folder import RunFolder

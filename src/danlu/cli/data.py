@@ -9,6 +9,9 @@ from pathlib import Path
 import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.decontaminating import decontaminate
+from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
 
@@ -17,8 +20,9 @@ def data_group() -> None:
     """Choose documents by single stages of curation.
 
     \b
-    Example:
+    Examples:
       danlu data dedup corpus --output corpus-once
+      danlu data filter corpus --output corpus-clean
     """
 
 
@@ -90,3 +94,7 @@ def dedup(
         print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
     else:
         click.echo(summary(done))
+
+
+for _verb in (filter_documents, decontaminate, train_scorer, inspect):
+    data_group.add_command(_verb)

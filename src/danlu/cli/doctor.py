@@ -5,33 +5,28 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from danlu.cli.common import JSON, RUN, Verbs, print_json, run_folder
+from danlu.cli.common import JSON, RUN, DefaultVerbs, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
+
+if TYPE_CHECKING:
+    from danlu.doctor.show import Language
 
 LANGUAGE = click.option(
     "--language", type=click.Choice(["en", "zh"]), help="Of the texts. Default: the environment's, else English."
 )
 
 
-class _DoctorVerbs(Verbs):
-    """Verbs with a default: what is no verb is a run."""
-
+class _DoctorVerbs(DefaultVerbs):
     default = "run"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names}
-        if args and args[0] not in known:
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
 
 
 @click.group(name="doctor", cls=_DoctorVerbs)
 def doctor_group() -> None:
-    """Name what is wrong with a run, with evidence and the way out.
+    """Name what is wrong with a run, and the way out.
 
     RUN is a run folder, finished or live, or a log of another program: a .csv or .parquet file with metrics. Settings that such a
     log does not hold can be given behind it. The exit code is 0 where nothing of warning or above is found, else 4.
@@ -68,7 +63,7 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
     if as_json:
         print_json(show.as_json(diagnosis, str(run)))
     else:
-        for line in show.lines(diagnosis, "zh" if _language(language) == "zh" else "en", everything):
+        for line in show.lines(diagnosis, language_of(language), everything):
             click.echo(line)
     if diagnosis.worst is not None and diagnosis.worst >= Severity.WARNING:
         click.get_current_context().exit(EXIT_FOUND)
@@ -137,13 +132,13 @@ def doctor_rules(language: str | None, as_json: bool) -> None:
         )
         return
     for rule in rules:
-        click.echo(f"{rule.id:<26} {rule.catches.zh if _language(language) == 'zh' else rule.catches.en}")
+        click.echo(f"{rule.id:<26} {rule.catches.zh if language_of(language) == 'zh' else rule.catches.en}")
 
 
-def _language(given: str | None) -> str:
+def language_of(given: str | None) -> Language:
     """The language given, or the environment's."""
     if given is not None:
-        return given
+        return "zh" if given == "zh" else "en"
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
     return "zh" if locale.lower().startswith("zh") else "en"
 

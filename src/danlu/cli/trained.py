@@ -79,7 +79,7 @@ def generate(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Continue one or more prompts with the run's newest checkpoint.
+    """Continue prompts with the run's newest checkpoint.
 
     \b
     Examples:

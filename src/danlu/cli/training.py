@@ -39,7 +39,7 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @OVERRIDES
 @ROOT
 def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
-    """Turn the recipe's sources into token shards, and nothing else.
+    """Turn the recipe's sources into token shards.
 
     \b
     Example:
@@ -59,8 +59,15 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @click.option("--nodes", type=click.IntRange(1), help="Machines that the processes are spread over evenly. Default: this one.")
 @click.option("--node-rank", type=click.IntRange(0), help="Which of them this is, from 0. The first one prints and writes.")
 @click.option("--rendezvous", metavar="HOST:PORT", help="The first machine, and a port there, where they meet.")
+@click.option("--profile", metavar="steps=FIRST:LAST", help="Profile these steps; `danlu profile` reads it.")
 def train(
-    recipe: Path, overrides: tuple[str, ...], root: Path, nodes: int | None, node_rank: int | None, rendezvous: str | None
+    recipe: Path,
+    overrides: tuple[str, ...],
+    root: Path,
+    nodes: int | None,
+    node_rank: int | None,
+    rendezvous: str | None,
+    profile: str | None,
 ) -> None:
     """Train, or go on from the newest good checkpoint.
 
@@ -72,6 +79,7 @@ def train(
       danlu train recipes/quickstart.yaml
       danlu train runs/quickstart
       danlu train recipes/quickstart.yaml name=hot train.optimizer.learning_rate=1e-3
+      danlu train recipes/quickstart.yaml --profile steps=10:15
       danlu train recipe.yaml parallel.data=32 --nodes 4 --node-rank 0 --rendezvous node0:29500
       torchrun --nproc-per-node 4 -m danlu train recipe.yaml parallel.data=4
     """
@@ -81,6 +89,11 @@ def train(
     from danlu.plural import many
     from danlu.run_folder import RunFolder
 
+    if profile is not None:
+        steps, _, profiled = profile.partition("=")
+        if steps != "steps":
+            raise UserError(f"--profile {profile}: names no steps; write it like --profile steps=10:15")
+        overrides = (*overrides, f"watch.profile={profiled}")
     machines = environment.nodes(nodes, node_rank, rendezvous)
     if nodes is not None:
         environment.forget()

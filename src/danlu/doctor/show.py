@@ -121,13 +121,20 @@ def as_json(diagnosis: Diagnosis, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "worst": None if diagnosis.worst is None else diagnosis.worst.name.lower(),
-        "findings": [_json(finding) for finding in diagnosis.findings],
+        "findings": [as_json_finding(finding) for finding in diagnosis.findings],
         "silent": list(diagnosis.silent),
         "not_enough_data": diagnosis.unjudged,
     }
 
 
-def _json(finding: Finding) -> dict[str, Any]:
+def one_line(finding: Finding, language: Language = "en") -> str:
+    """The verdict, and what to do where there is a change to make."""
+    change = f"; {said(WORDS['next'], language)}: {overrides(finding)}" if finding.patch else ""
+    return f"{said(SEVERITIES[finding.severity], language)}: {said(finding.verdict, language)} [{finding.rule}]{change}"
+
+
+def as_json_finding(finding: Finding) -> dict[str, Any]:
+    """One finding for programs."""
     return {
         "rule": finding.rule,
         "severity": finding.severity.name.lower(),
@@ -139,5 +146,5 @@ def _json(finding: Finding) -> dict[str, Any]:
         "patch": dict(finding.patch),
         "considered": [text._asdict() for text in finding.considered],
         "chart": None if finding.chart is None or not len(finding.chart.series) else chart_line(finding.chart),
-        "symptoms": [_json(symptom) for symptom in finding.symptoms],
+        "symptoms": [as_json_finding(symptom) for symptom in finding.symptoms],
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from danlu import engines, stages
+from danlu import engines, live_page, stages
 from danlu.errors import DanluError
 from danlu.launch.environment import Place, check
 from danlu.launch.start import clear
@@ -40,7 +40,8 @@ def train(
             if summary is not None:
                 report(f"already trained: {summary['steps']} of {many(recipe.train.steps, 'step')}")
             else:
-                stages.worker(run, stream, watches=True)
+                with live_page.asked_for(recipe, run, stream):
+                    stages.worker(run, stream, watches=True)
     except Exception as error:
         # Counts only when nothing was announced yet; the others would wait for it.
         code = error.exit_code if isinstance(error, DanluError) else 1

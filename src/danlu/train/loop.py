@@ -14,18 +14,22 @@ from typing import Any, TextIO
 from danlu import heartbeat
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
+from danlu.doctor import show
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
 from danlu.plural import many
 from danlu.recipe import Recipe
-from danlu.train import checkpoint, replicas
+from danlu.train import checkpoint, replicas, treatment
+from danlu.train.attended import Attendant
 from danlu.train.header import header_rows
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
+from danlu.train.profiling import Profiling
+from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -105,6 +109,10 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.profiling = Profiling(recipe, engine, folder)
+        self.recording = Recording(recipe, engine, whole, recorder)
+        self.attendant = Attendant(recipe, shape, engine, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -146,12 +154,22 @@ class _Session:
 
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
-        info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
-        if self.recorder is not None:
-            self.recorder.start_segment(self.position.step + 1, info)
+        self._open_segment()
         self.event("start" if resumed is None else "resume", resumed or "training starts")
         for warning in self.warnings:
             self.event("warning", warning)
+
+    def _open_segment(self) -> None:
+        info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
+        info |= {
+            "steps": self.recipe.train.steps,
+            "tokens_per_step": self.step_tokens,
+            "flops_per_step": self.flops * self.step_tokens,
+        }
+        self.attendant.begin(self.position, self.folder / "metrics.sqlite")
+        if self.recorder is not None:
+            self.recorder.start_segment(self.position.step + 1, info | self.attendant.information)
+            follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
 
     def header_rows(self) -> list[tuple[str, str]]:
         """What is printed before the first step."""
@@ -175,9 +193,13 @@ class _Session:
         position, train = self.position, self.recipe.train
         if self.recipe.watch.memory:  # the second step: the first makes the optimizer's states on the way
             self.metered = min(position.step + 1, train.steps - 1)
-        batches = self.engine.loader(self.source, range(position.step, train.steps), self.recipe.data.workers)
-        while position.step < train.steps:
+        batches = self._batches()
+        while self.position.step < train.steps:
             self._step(batches)
+            if self._went_back():
+                batches = self._batches()
+                continue
+            position = self.position
             last = position.step == train.steps
             self._finish_save(wait=last)
             if (every := self.recipe.watch.replica_check_every) and position.step % every == 0:
@@ -197,7 +219,7 @@ class _Session:
 
     def _step(self, batches: Iterator[Batch]) -> None:
         position, train = self.position, self.recipe.train
-        rate = learning_rate(
+        rate = position.rate_factor * learning_rate(
             position.step,
             name=train.schedule.name,
             peak=train.optimizer.learning_rate,
@@ -205,13 +227,17 @@ class _Session:
             warmup_steps=self.recipe.warmup_steps,
             final_ratio=train.schedule.final_ratio,
         )
+        self.profiling.before(position.step + 1)
         start = time.perf_counter()
         self._doing("loads data")
         batch = next(batches)
         self._doing("trains")
         waited = time.perf_counter() - start
-        result = self._metered(batch, rate) if position.step == self.metered else self.engine.train_step(batch, rate)
+        signals = self.attendant.before(position, batch)
+        start = time.perf_counter() - waited  # what is measured beside the step is no part of it
+        result = self._train(batch, rate)
         seconds = time.perf_counter() - start
+        signals |= self.attendant.after(position)
         position.step += 1
         position.tokens += self.step_tokens
         position.step_seconds += seconds
@@ -220,21 +246,57 @@ class _Session:
             if position.first_loss is None:
                 position.first_loss = result.loss
         self._judge(result)
+        self._record(signals)
         self._show(result, rate, seconds, waited)
+        if (said := self.profiling.after(position.step, result, seconds, waited, position.peak)) is not None:
+            self.live.note(said)
 
-    def _metered(self, batch: Batch, rate: float) -> StepResult:
+    def _batches(self) -> Iterator[Batch]:
+        """Those of the steps that are left."""
+        offset = self.position.data_offset
+        steps = range(self.position.step + offset, self.recipe.train.steps + offset)
+        return self.engine.loader(self.source, steps, self.recipe.data.workers)
+
+    def _went_back(self) -> bool:
+        """Ask the doctor, tell what it says, and do what the recipe wants. RunStopped: that is to stop."""
+        step = self.position.step
+        if not self.attendant.asked(self.position):
+            return False
+        news = self.attendant.news(self.position)
+        for finding in news:
+            self.event("finding", finding.verdict.en, finding=show.as_json_finding(finding))
+            self.live.note(f"step {step}: {show.one_line(finding)}")
+        back = treatment.treat(self.engine, self.checkpoints, self.recipe.doctor, self.position, news, self._finish_save)
+        if back is None:
+            return False
+        self.event("rollback", back.said)
+        self.live.note(back.said)
+        self.live.restart()
+        self.engine.load(back.path, back.state)
+        self.position, self.verified, self.begun = back.position, None, None
+        if self.recorder is not None:
+            self.recorder.flush()
+        self._open_segment()
+        self._save(background=False)  # or a run that is killed now would meet the same batches again
+        return True
+
+    def _train(self, batch: Batch, rate: float) -> StepResult:
+        step = self.position.step + 1
+        if self.position.step != self.metered:
+            return self.recording.train_step(step, batch, rate)
         result, ranks = self.engine.metered_step(batch, rate)
         text = memory_text(ranks)
-        step = self.position.step + 1
         self.live.note(f"step {step}: {text}")
         if self.recorder is not None:
             self.recorder.event(step, "memory", text, ranks=ranks)
+        self.recording.memory(step, ranks)
         return result
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
             self.position.non_finite, self.changed = 0, True
             return
+        self.position.skipped += 1
         if result.skipped == LOSS_SCALE_OVERFLOW:
             self.changed = True
         elif result.skipped != NOTHING_SUPERVISED:
@@ -251,9 +313,8 @@ class _Session:
             "train/loss": result.loss,
             "train/gradient_norm": result.gradient_norm,
             "train/learning_rate": rate,
+            "train/skipped_steps": position.skipped,
             "train/tokens_per_second": speed,
-            "time/step": seconds,
-            "time/data_wait": waited,
             "memory/resident_bytes": memory,
         }
         if mfu is not None:
@@ -263,7 +324,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self._record(values)
+        self.recording.step(position.step, result, values, seconds, waited)
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -291,7 +352,7 @@ class _Session:
         return rate / position.peak
 
     def _validate(self) -> None:
-        position = self.position
+        position, start = self.position, time.perf_counter()
         self._doing("validates")
         total, tokens = 0.0, 0
         for batch in evaluation_batches(
@@ -307,10 +368,10 @@ class _Session:
             return
         loss = total / tokens
         position.validation_loss = loss
-        values = {"validation/loss": loss}
+        values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
         if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
-        self._record(values)
+        self._record(values | {"time/validation": time.perf_counter() - start})
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self, background: bool) -> None:
@@ -337,6 +398,7 @@ class _Session:
             self.saved = self.begun
             said = f"saved {done.path.name} in {duration(done.seconds)}"
             self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
+            self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
         """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
@@ -358,6 +420,7 @@ class _Session:
             self.recorder.event(self.position.step, kind, message, **data)
 
     def _record(self, values: dict[str, float]) -> None:
+        self.attendant.add(self.position.step, values)
         if self.recorder is not None:
             self.recorder.scalars(self.position.step, values)
 

@@ -31,6 +31,8 @@ class Position:
     """The last validation loss / the mean of the recent losses at that time."""
     non_finite: int = 0
     """Non-finite steps in a row."""
+    skipped: int = 0
+    """Steps whose update was not applied."""
     tokens: int = 0
     """Tokens that went through the training steps."""
     step_seconds: float = 0.0
@@ -38,6 +40,13 @@ class Position:
     peak: float | None = None
     """Matmul peak in FLOP/s: the largest seen on peak_device, since load lowers what is measured; None: not known there."""
     peak_device: str | None = None
+
+    data_offset: int = 0
+    """Batches that returns have left out; step n has the batch n + data_offset."""
+    rate_factor: float = 1.0
+    """What returns have multiplied the learning rate by."""
+    rollbacks: int = 0
+    """Returns so far."""
 
     @property
     def recent_loss(self) -> float | None:
