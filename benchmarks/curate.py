@@ -13,7 +13,8 @@ sizes of danlu's processes, shared pages counted in each.
 Tokenising: CPU-seconds of `danlu.data.encode` with shards written, beside `tokenizers`' encode_batch_fast in the same loop,
 on the same texts and tokenizer (16,384 tokens, byte-level BPE); the ids are compared.
 
-Usage: python benchmarks/curate.py --peers FOLDER [--documents 161000] [--rounds 3] [--only rensa,gaoya] [--json FILE]
+Usage: python benchmarks/curate.py --peers FOLDER [--documents 161000] [--rounds 3] [--only rensa,gaoya]
+       [--parts dedup,tokenise] [--corpus FOLDER] [--json FILE]
 FOLDER holds the environments that `make peers` makes.
 """
 
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slow-rounds", type=int, default=1, help="Rounds of datatrove and text-dedup.")
     parser.add_argument("--only", default="rensa,gaoya,text-dedup,datatrove")
+    parser.add_argument("--parts", default="dedup,tokenise", help="What is measured.")
     parser.add_argument("--corpus", type=Path, help="A corpus that is there already.")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -195,9 +197,12 @@ def main() -> None:
         if options.corpus is None:
             made = [str(options.peers / "libs" / "bin" / "python"), str(HERE / "corpus.py"), str(corpus)]
             subprocess.run([*made, "--documents", str(options.documents)], check=True)
-        figures = _dedup(options, corpus, place)
-        figures |= quality(corpus, place / "danlu")
-        figures |= tokenising(corpus, place, options.rounds, min(options.documents, 32_000))
+        figures: dict[str, Any] = {}
+        if "dedup" in options.parts:
+            figures |= _dedup(options, corpus, place)
+            figures |= quality(corpus, place / "danlu")
+        if "tokenise" in options.parts:
+            figures |= tokenising(corpus, place, options.rounds, min(options.documents, 32_000))
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -97,8 +97,9 @@ def test_what_cannot_be_is_refused(recipe_file: Path, overrides: list[str], says
 def test_what_does_not_fit_is_refused_with_a_way_out(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "machine", lambda: {"cores_usable": 2, "memory_available_bytes": 2e9})
     huge = ["model.layers=48", "model.hidden_size=4096", "model.ffn_size=11008", "memory=auto"]
-    with pytest.raises(UserError, match=r"memory: nothing fits .* what would: "):
+    with pytest.raises(UserError, match=r"memory: nothing fits .* what would: ") as refused:
         auto.filled(load(recipe_file, *huge))
+    assert "devices instead" not in str(refused.value)  # processes share the memory of the machine
 
 
 @pytest.mark.parametrize(

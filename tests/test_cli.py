@@ -82,7 +82,7 @@ def test_every_verb_has_an_example_that_parses(path: tuple[str, ...], command: c
         called: click.Command = cli.cli
         while isinstance(called, click.Group):
             default = getattr(called, "default", "")
-            called = called.commands[words.pop(0) if words[0] in called.commands else default]
+            called = called.commands[words.pop(0) if words and words[0] in called.commands else default]
         called.make_context("danlu", words)  # raises where the example is wrong
 
 
@@ -99,7 +99,18 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
     listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
     assert code == 0
     assert listed[:8] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "data"]
-    assert listed[8:] == ["doctor", "plan", "hardware", "recipe", "model"]
+    assert listed[8:] == [
+        "watch",
+        "report",
+        "metrics",
+        "profile",
+        "doctor",
+        "plan",
+        "hardware",
+        "compare-engines",
+        "recipe",
+        "model",
+    ]
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------------------
@@ -111,7 +122,8 @@ def place(tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     shutil.copy(recipe_file, "tiny.yaml")
     Path("list.yaml").write_text("[a, b]\n")
-    Path("empty.yaml").write_text("")
+    for name in ("empty.yaml", "empty.csv"):
+        Path(name).write_text("")
     Path("broken.yaml").write_text("name: [\n")
     Path("gbk.txt").write_bytes("炉火纯青，百炼成钢。".encode("gbk"))
     Path("blank.txt").write_text(" \n")
@@ -121,6 +133,24 @@ def place(tmp_path: Path, recipe_file: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path
 
 
+@pytest.mark.parametrize("verb", ["run", "train"])
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["data.sources.0.path=folder"], "data.sources[0].path: 'folder': no file that can be read"),
+        (["data.tokenizer={path: nowhere.json}"], "data.tokenizer.path: there is no file nowhere.json"),
+        (["memory.offload_optimizer=disk", "memory.offload_folder=nowhere"], "memory.offload_folder: there is no folder nowhere"),
+        (["memory.offload_optimizer=disk", "memory.offload_folder=/proc"], "memory.offload_folder: /proc cannot be written"),
+    ],
+)
+def test_what_is_not_there_is_missed_before_the_run_folder_is_made(
+    danlu: Call, place: Path, verb: str, overrides: list[str], says: str
+) -> None:
+    code, _, err = danlu(verb, "tiny.yaml", *overrides)
+    assert code == 2 and says in err and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
 REFUSED = {
     "no recipe": (["run", "none.yaml"], "none.yaml: no such recipe file"),
     "recipe is a list": (["run", "list.yaml"], "list.yaml:1: a list of 2"),
@@ -128,6 +158,11 @@ REFUSED = {
     "recipe is broken": (["train", "broken.yaml"], "not valid YAML"),
     "recipe is a folder": (["run", "folder"], "folder: not a run folder"),
     "recipe is a picture": (["run", "picture.png"], "is not UTF-8"),
+    "threshold above one": (
+        ["data", "dedup", "short.jsonl", "--threshold", "5", "--output", "once"],
+        "--threshold: must be a number from 0.3 to 0.99, but is 5",
+    ),
+    "log without a line": (["doctor", "empty.csv"], "empty.csv: is empty; a log begins with a line of column names"),
     "unknown verb": (["frobnicate"], "No such command 'frobnicate'. (see danlu --help)"),
     "unknown verb of a group": (["recipe", "frobnicate"], "(see danlu recipe --help)"),
     "unknown option": (["run", "--fast", "tiny.yaml"], "No such option '--fast'. (see danlu run --help)"),
@@ -139,10 +174,9 @@ REFUSED = {
     "contradiction": (["run", "tiny.yaml", "train.global_batch=7"], "7 is not divisible by memory.micro_batch (4)"),
     "name with a slash": (["run", "tiny.yaml", "name=a/b"], "name: the text 'a/b' does not fit"),
     "name that climbs": (["run", "tiny.yaml", "name=.."], "name: the text '..' does not fit"),
-    "paddle": (["run", "tiny.yaml", "train.engine=paddle"], "train.engine: paddle is not part of this version"),
     "no such source": (["prepare", "tiny.yaml", "data.sources.0.path=nowhere"], "there is no such file or folder"),
     "source of an unknown kind": (["prepare", "tiny.yaml", "data.sources.0.path=picture.png"], "not a kind that is read"),
-    "empty corpus": (["run", "tiny.yaml", "data.sources.0.path=blank.txt"], "data.sources: no text in 1 files (1 empty"),
+    "empty corpus": (["run", "tiny.yaml", "data.sources.0.path=blank.txt"], "data.sources: no text in 1 file (1 empty"),
     "corpus not UTF-8": (["run", "tiny.yaml", "data.sources.0.path=gbk.txt"], "it looks like GBK"),
     "corpus too short": (
         [
@@ -192,7 +226,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(danlu: Call, place: Path, argum
         (["generate", "RUN", "--seed", str(2**63)], "generate.seed: must be a whole number from 0 to below 2^63"),
         (["evaluate", "RUN", "--file", "picture.png"], "picture.png: not UTF-8 at byte 0"),
         (["evaluate", "RUN", "--file", "gbk.txt"], "gbk.txt: not UTF-8 at byte"),
-        (["evaluate", "RUN", "--file", "blank.txt"], "no text in 1 files"),
+        (["evaluate", "RUN", "--file", "blank.txt"], "no text in 1 file"),
         (["evaluate", "RUN", "--file", "nowhere.txt"], "there is no such file or folder"),
         (["evaluate", "RUN", "--file", "short.jsonl", "--text", "content"], "no field 'content'"),
         (["export", "RUN", "--to", "folder"], "folder exists and is no export"),

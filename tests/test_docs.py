@@ -230,10 +230,10 @@ def test_every_page_is_linked_from_the_readme() -> None:
 def test_both_readmes_have_the_same_shape() -> None:
     """Headings, commands, rows and links; the words are each language's own."""
     english, chinese = (page.read_text("utf-8") for page in PAGES[:2])
-    for pattern in (r"^#+ ", r"^- ", r"^\| `danlu [a-z ]+", r"^\| \[", r"\]\(docs/[^)]*\)"):
+    for pattern in (r"^#+ ", r"^- ", r"^\| `danlu [a-z -]+", r"^\| \[", r"\]\(docs/[^)]*\)"):
         counts = [len(re.findall(pattern, text, re.MULTILINE)) for text in (english, chinese)]
         assert counts[0] == counts[1], pattern
-    verbs = [re.findall(r"^\| `danlu ([a-z]+(?: [a-z]+)?)", text, re.MULTILINE) for text in (english, chinese)]
+    verbs = [re.findall(r"^\| `danlu ([a-z-]+(?: [a-z-]+)?)", text, re.MULTILINE) for text in (english, chinese)]
     assert verbs[0] == verbs[1]
 
 
@@ -254,7 +254,7 @@ def test_the_table_of_verbs_is_complete() -> None:
             else:
                 yield f"{above}{name}"
 
-    assert re.findall(r"^\| `danlu ([a-z]+(?: [a-z]+)?)", README.read_text("utf-8"), re.MULTILINE) == list(verbs(cli))
+    assert re.findall(r"^\| `danlu ([a-z-]+(?: [a-z-]+)?)", README.read_text("utf-8"), re.MULTILINE) == list(verbs(cli))
 
 
 def test_the_messages_that_are_explained_exist() -> None:

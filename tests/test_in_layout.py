@@ -90,6 +90,8 @@ def test_the_runs_own_layout_keeps_its_degrees_and_no_more(recipe: Recipe) -> No
         ("parallel.tensor=3", "parallel.tensor: 3 does not divide model.heads (4)"),
         ("parallel.zero_stage=3", "parallel.zero_stage: 3 splits over data ranks"),
         ("parallel.data=two", "parallel.data: must be"),
+        ("parallel=auto", "parallel: auto is for training; give parallel.data and the like here"),
+        ("memory=auto", "memory: auto is for training"),
         ("pipeline=2", "no such key; did you mean parallel.pipeline?"),
         ("parallel.pipeline", "has no path=value"),
     ],

@@ -11,7 +11,7 @@ from danlu.engines.base import Gpus
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan import hardware
-from danlu.plan.explain import smallest_changes
+from danlu.plan.changes import smallest_changes
 from danlu.plan.hardware import Hardware
 from danlu.plan.outcome import row
 from danlu.plan.request import Request, from_recipe, given, own_layout, recipe_fields
@@ -81,6 +81,8 @@ def _best(request: Request, machines: list[Machine]) -> Plan:
         raise UserError(f"parallel.auto: no layout of {devices} devices goes with {given}; leave one of them out, or change it")
     last = machines[-1]
     changes = smallest_changes(request, last.hardware, last.devices)
+    if last.hardware.family == CPU:  # more processes share the same memory
+        changes = [change for change in changes if change.plan.job.devices <= last.devices]
     way_out = "; or ".join(change.text for change in changes[:3]) or "choose a smaller model"
     room = gigabytes(last.hardware.memory)
     raise UserError(f"memory: nothing fits {last.devices} x {last.hardware.name} ({room} each); what would: {way_out}")

@@ -7,7 +7,7 @@ EXIT_USAGE = 2
 EXIT_STOPPED = 3
 """The run stopped itself because going on made no sense."""
 EXIT_FOUND = 4
-"""The doctor found something of severity warning or above."""
+"""The answer is bad news: the doctor found something of severity warning or above, or the planner nothing that fits."""
 EXIT_INTERRUPTED = 130
 """The person interrupted it (128 + SIGINT, as shells report it)."""
 

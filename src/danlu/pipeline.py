@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from danlu import stages
 from danlu.data.prepared import Prepared, is_prepared
 from danlu.export import export
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.run_folder import RunFolder
 from danlu.train.checkpoint import Checkpoint
@@ -93,7 +94,7 @@ class _Pipeline:
     def _train(self) -> bool:
         summary = stages.finished(self.recipe, self.folder, self.prepared, self.once)
         if summary is not None:
-            self.say(f"already trained: {summary['steps']} of {self.recipe.train.steps} steps")
+            self.say(f"already trained: {summary['steps']} of {many(self.recipe.train.steps, 'step')}")
             return True
         stages.train(self.recipe, self.folder, self.prepared, self.stream)
         return False
@@ -101,9 +102,10 @@ class _Pipeline:
     def _evaluate(self) -> bool:
         kept = stages.kept_evaluation(self.folder, self.newest)
         result = kept or stages.evaluate(self.trained)
+        text = f"{result['tokens']:,} tokens of {many(result['documents'], 'document')}"
         self.say(
             f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, "
-            f"{result['bits_per_byte']:.4f} bits per byte, over {result['tokens']:,} tokens of {result['documents']:,} documents"
+            f"{result['bits_per_byte']:.4f} bits per byte, over {text}"
         )
         if kept is None:
             stages.keep_evaluation(self.folder, result)
@@ -130,7 +132,7 @@ def _outcome(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if not summary:
         return []
     first, validation = summary["first_loss"], summary["last_validation_loss"]
-    trained = f"trained {summary['steps']} steps on {count(summary['tokens'])} tokens"
+    trained = f"trained {many(summary['steps'], 'step')} on {count(summary['tokens'])} tokens"
     rows = [("model", f"{count(summary['parameters'])} parameters, {trained}")]
     if first is not None:  # no step was finite
         rows.append(("loss", f"{first:.3f} at the first step, {summary['last_loss']:.3f} at the last"))

@@ -6,14 +6,14 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from pydantic import ValidationError
 
-from danlu import __version__, auto, engines
+from danlu import __version__, auto, engines, live_page
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepare import prepare as prepare_data
@@ -83,6 +83,11 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
 
     A layout of several processes is started here, on this machine's part of the ``nodes``, unless this is one of them.
     """
+    with live_page.asked_for(recipe, run, stream) if place() is None else nullcontext():
+        return _train(recipe, run, prepared, stream, nodes)
+
+
+def _train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, nodes: Nodes | None) -> dict[str, Any]:
     shape = _shape(recipe, run, prepared)
     if place() is None:
         check_room(recipe, shape, run.path, (nodes or Nodes()).count)

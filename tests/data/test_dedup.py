@@ -17,7 +17,7 @@ from danlu.data.curate.job import Curated, Settings, curate
 from danlu.data.curate.shard import first_pass
 from danlu.data.curate.stage import Rejected
 from danlu.data.dedup.plan import Plan, rows_for
-from danlu.data.dedup.sketch import Sketcher
+from danlu.data.dedup.sketch import Sketcher, back_to_back
 from danlu.data.read import Document
 from danlu.data.sources import resolve
 from danlu.errors import DanluError, UserError
@@ -129,7 +129,7 @@ def test_the_estimate_is_unbiased_with_the_spread_of_minhash() -> None:
     for _ in range(300):
         text = english(rng, 200)
         copy = edited(text, rng, rng.uniform(0, 0.15))
-        _, low = sketcher.sketch([text.encode(), copy.encode()])
+        _, low = sketcher.sketch(*back_to_back([text.encode(), copy.encode()]))
         exact = jaccard(text, copy)
         estimate = ((low[0] == low[1]).mean() - 1 / 256) / (1 - 1 / 256)
         errors.append((estimate - exact) / max(0.02, (exact * (1 - exact) / 112) ** 0.5))

@@ -224,7 +224,7 @@ def test_sources_that_changed_since_are_said(tmp_path: Path) -> None:
     write_jsonl(source, lines(301))
     said: list[str] = []
     assert prepare(settings, tmp_path / "data", said.append).train.tokens == made.train.tokens
-    assert "warning: data.sources[0] changed since: 1 files of " in said[1]
+    assert "warning: data.sources[0] changed since: 1 file of " in said[1]
     source.unlink()
     said.clear()
     assert prepare(settings, tmp_path / "data", said.append).train.tokens == made.train.tokens
@@ -272,7 +272,7 @@ def test_an_empty_corpus(source: Path, tmp_path: Path) -> None:
 def test_a_corpus_of_bad_records_only(source: Path, tmp_path: Path) -> None:
     (source / "a.jsonl").write_text("broken\n" * 3)
     expect("3 of 3 records are bad: 100.0%", tmp_path)
-    expect("no text in 1 files (0 empty, 3 bad records; the first bad one: ", tmp_path, bad_line_limit=1.0)
+    expect("no text in 1 file (0 empty, 3 bad records; the first bad one: ", tmp_path, bad_line_limit=1.0)
 
 
 def test_too_many_bad_records(source: Path, tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def tree(tmp_path: Path) -> Path:
         ("a.parquet", ("parquet", "")),
         ("a.parquet.gz", None),
         ("a.gz", None),
-        ("a.csv", None),
+        ("a.csv", ("table", "")),
+        ("a.xls", None),
         ("txt", None),
     ],
 )

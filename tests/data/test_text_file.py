@@ -77,7 +77,7 @@ def test_errors(prepared: Prepared, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "a.log").write_text("x")
     for name, message in (
-        ("a.txt", "no text in 1 files"),
+        ("a.txt", "no text in 1 file"),
         ("gone.txt", "^'.*gone.txt': there is no such"),
         ("a.png", "not UTF-8 at byte 0"),
         ("a.log.gz", "not a kind"),

@@ -40,7 +40,7 @@ def healthy(seed: int = 0, steps: int = STEPS) -> tuple[np.ndarray, dict[str, np
         values[f"layer/{layer}/gradient_norm"] = values[GRADIENT] / 2 * np.exp(0.1 * noise.standard_normal(steps))
         values[f"layer/{layer}/update_ratio"] = 1e-3 * np.exp(0.2 * noise.standard_normal(steps))
     for rank in range(4):
-        values[f"rank/{rank}/wait"] = 0.004 * (1 + 0.1 * noise.random(steps))
+        values[f"time/communication@{rank}"] = 0.004 * (1 + 0.1 * noise.random(steps))
     return at, values
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from danlu import recipe as recipes
 from danlu.doctor.evidence import EVALUATED, GRADIENT, LOSS, RATE, VALIDATION
-from danlu.doctor.load import load, read_facts, renamed
+from danlu.doctor.load import load, read_facts
 from danlu.doctor.series import series
 from danlu.errors import UserError
 from danlu.run_folder import RunFolder
+from danlu.watch.logs import renamed
 from danlu.watch.store import Recorder
 
 
@@ -95,7 +96,7 @@ def test_settings_under_their_usual_names(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.csv", "loss\n1\n", "no column for the step"),
-        ("a.csv", "", "no column for the step"),
+        ("a.csv", "", "is empty; a log begins with"),
         ("a.csv", "step,loss\n", "holds no metrics"),
         ("a.csv", "step,loss\nx,1\n", "line 2: the step is 'x'"),
         ("a.csv", "step,metric,value\n1,loss,x\n", "line 2: the value of loss is 'x'"),

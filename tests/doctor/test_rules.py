@@ -105,7 +105,7 @@ def slows_down(v: Values, at: np.ndarray, noise: Noise) -> None:
 
 def waits_for_one(v: Values, at: np.ndarray, noise: Noise) -> None:
     for rank in range(3):
-        v[f"rank/{rank}/wait"] += 0.01
+        v[f"time/communication@{rank}"] += 0.01
 
 
 def waits_for_data(v: Values, at: np.ndarray, noise: Noise) -> None:

@@ -136,9 +136,10 @@ def test_the_recipe_that_the_findings_ask_for(tmp_path: Path) -> None:
     assert isinstance(again.exception, UserError) and "is there already" in str(again.exception)
 
 
-def test_nothing_to_apply(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing to apply"):
-        patched(tmp_path / "recipe.yaml", changes(diagnose(evidence()).findings), "next")
+def test_nothing_to_change(run_copy: RunFolder, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["doctor", "apply", str(run_copy.path), "--to", str(tmp_path / "next.yaml")])
+    assert done.exit_code == 0 and done.output.startswith("nothing to change")
+    assert not (tmp_path / "next.yaml").exists()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[0]}-{case[1].__name__}" for case in CASES])

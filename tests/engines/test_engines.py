@@ -28,16 +28,25 @@ def test_torch_is_the_default() -> None:
     assert "torch" in engine.versions()
 
 
-def test_an_engine_that_is_not_part_of_this_version_says_which_to_take() -> None:
-    with pytest.raises(UserError, match=r"train\.engine: paddle.*train\.engine=torch"):
-        engines.create(recipe("train.engine=paddle"), SHAPE)
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("parallel.data=2", "memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
+        *("train.precision=bf16", "train.precision=fp16"),
+    ],
+)
+def test_what_paddle_cannot_do_names_the_field_and_a_way_out(override: str) -> None:
+    field = override.partition("=")[0].removesuffix(".data")
+    with pytest.raises(UserError, match=rf"{field}.*train\.engine=torch"):
+        engines.check(recipe("train.engine=paddle", override))
 
 
-def test_a_framework_that_is_not_installed_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["torch", "paddle"])
+def test_a_framework_that_is_not_installed_is_named_with_its_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
-    with pytest.raises(UserError, match=r"torch is not installed.*pip install 'danlu\[torch,data\]'"):
-        engines.create(recipe(), SHAPE)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *rest: None if wanted == name else found(wanted, *rest))
+    with pytest.raises(UserError, match=rf"{name} is not installed.*pip install 'danlu\[{name},data\]'"):
+        engines.create(recipe(f"train.engine={name}"), SHAPE)
 
 
 def test_importing_the_room_loads_no_framework() -> None:

@@ -20,12 +20,14 @@ def job(**changes: Any) -> Job:
 SPLIT: dict[str, Any] = {"tensor": 2, "sequence_parallel": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"data": 4, "zero_stage": 3}, SPLIT | {"recompute": "full", "data": 2, "zero_stage": 1}])
 def test_few_layers_tell_what_all_would(changes: dict[str, Any]) -> None:
     few, all_of_them = measure_all([(job(**changes), SHAPE, 0, whole) for whole in (False, True)])
     assert few == all_of_them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"data": 2, "zero_stage": 3}, SPLIT | {"pipeline": 2}, SPLIT | {"recompute": "selective"}])
 def test_planned_states_and_activations_are_those_of_the_engine(changes: dict[str, Any]) -> None:
     for check in compare(job(**changes), SHAPE):

@@ -11,7 +11,7 @@ import pytest
 from danlu import recipe as recipes
 from danlu.errors import UserError
 from danlu.model.presets import preset
-from danlu.plan import explain, verdict
+from danlu.plan import changes, explain, verdict
 from danlu.plan.hardware import Hardware, load
 from danlu.plan.job import Dimensions, Job
 from danlu.plan.outcome import as_json, micro_batches, plan, timeline
@@ -170,8 +170,36 @@ def test_what_would_fit_fits_and_less_would_not() -> None:
 
 def test_mixed_precision_and_released_settings_are_proposed() -> None:
     asked = request(precisions=("fp32",), fixed={"recompute": "none"}, global_batch=64, sequence=8192)
-    texts = [change.text for change in explain.smallest_changes(asked, H100, 2)]
+    texts = [change.text for change in changes.smallest_changes(asked, H100, 2)]
     assert any(text.startswith("recompute ") for text in texts) or any("bf16" in text for text in texts)
+
+
+def test_more_devices_than_the_batch_feeds() -> None:
+    asked = request(global_batch=8)
+    answer = plan(asked, H100, 4096)
+    fewer, larger = answer.changes
+    number = fewer.plan.job.devices
+    assert fewer.text == f"{number} devices instead of 4,096" and number < 4096 and fewer.plan.fits
+    assert number == max(each for each in range(1, 4096) if any(layouts(asked, H100, each, "bf16")))
+    assert larger.text == "512 samples a step instead of 8" and larger.plan.job.devices == 4096
+    assert larger.request.tokens == asked.tokens
+
+
+@pytest.mark.parametrize("sequence", [1 << 26, (1 << 26) - 1])
+def test_an_absurd_sequence_is_made_shorter(sequence: int) -> None:
+    answer = plan(request(sequence=sequence, global_batch=8), H100, 8)
+    shorter = next(each for each in answer.changes if each.text.startswith("samples of "))
+    assert shorter.plan.fits and shorter.plan.job.sequence < sequence
+    assert not fits(request(sequence=2 * shorter.plan.job.sequence, global_batch=8), H100, 8)
+
+
+def test_fewer_layers_where_nothing_else_would_do() -> None:
+    deep = replace(Dimensions.from_shape(preset("llama-3.1-405b")), layers=5000)
+    asked = request(dimensions=deep, global_batch=4, offloads=("none",))
+    (change,) = plan(asked, H100, 8).changes
+    layers = change.plan.job.dimensions.layers
+    assert change.text == f"{layers:,} layers instead of 5,000" and change.plan.fits
+    assert not fits(asked.with_(dimensions=replace(deep, layers=layers + 1)), H100, 8)
 
 
 def test_micro_batches_are_compared_at_the_same_layout() -> None:

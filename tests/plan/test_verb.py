@@ -68,7 +68,7 @@ def test_json_has_what_the_text_says(danlu: Call) -> None:
 
 def test_when_nothing_fits_the_smallest_changes_are_told(danlu: Call) -> None:
     code, out, _ = danlu("plan", "llama-3.1-70b", "--hardware", "h100-80gb", "--devices", "2", "--precision", "fp32")
-    assert code == 0
+    assert code == 4
     assert out.startswith("no       llama-3.1-70b fits 2 x h100-80gb")
     assert re.search(r"^change   \d+ devices instead of 2: ", out, re.MULTILINE)
 
@@ -137,6 +137,8 @@ def test_a_sweep_is_a_table(danlu: Call) -> None:
     [
         (("llama-3.1-8b", "--hardware", "h1000"), "hardware: 'h1000' is unknown; give one of a100-40gb"),
         (("llama-3.1-8b", "--hardware", "none.yaml"), "hardware: no file none.yaml"),
+        (("llama-3.1-8b", "--hardware", "GBK.yaml"), "GBK.yaml: is not UTF-8 (byte 6); it looks like GBK"),
+        (("GBK.json", "--hardware", "cpu"), "GBK.json: is not UTF-8 (byte 6); it looks like GBK"),
         (("nowhere", "--hardware", "cpu"), "nowhere: there is no such recipe, run, config.json or preset"),
         (("llama-3.1-8b",), "--hardware"),
         ((*MODEL, "train.steps=3"), "train.steps=3: only a recipe has fields to override"),
@@ -145,7 +147,12 @@ def test_a_sweep_is_a_table(danlu: Call) -> None:
         ((*MODEL, "--sweep", "devices="), "--sweep devices: has no values"),
     ],
 )
-def test_errors_name_the_field(danlu: Call, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_name_the_field(
+    danlu: Call, arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("GBK.yaml", "GBK.json"):
+        Path(name).write_bytes("name: 炼丹".encode("gb18030"))
     code, out, err = danlu("plan", *arguments)
     assert (code, out) == (2, "")
     assert says in err and err.count("\n") == 1
@@ -156,7 +163,15 @@ def test_options_of_a_model_are_refused_beside_a_recipe(danlu: Call, recipe_file
     assert code == 2 and "--global-batch: a recipe says that itself; override it: train.global_batch=..." in err
 
 
-def test_a_picture_of_nothing_is_refused(danlu: Call, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_told_by_the_exit_code(danlu: Call) -> None:
+    arguments = ("plan", "llama-3.1-405b", "--hardware", "rtx-4090")
+    for more in (("--devices", 1), ("--devices", 1, "--json"), ("--sweep", "devices=1,2"), ("--sweep", "devices=1", "--json")):
+        code, out, err = danlu(*arguments, *more)
+        assert code == 4 and out and not err
+
+
+def test_a_picture_of_nothing_is_not_drawn(danlu: Call, tmp_path: Path) -> None:
     picture = tmp_path / "x.svg"
-    code, _, err = danlu("plan", "llama-3.1-405b", "--hardware", "rtx-4090", "--devices", 1, "--timeline", picture)
-    assert code == 2 and "nothing fits" in err and not picture.exists()
+    code, out, err = danlu("plan", "llama-3.1-405b", "--hardware", "rtx-4090", "--devices", 1, "--timeline", picture, "--verify")
+    assert code == 4 and "change   " in out and not picture.exists()
+    assert "--timeline: nothing fits" in err and "--verify: nothing fits" in err

@@ -42,6 +42,12 @@ ROPE = "original_max_sequence_length: 512"
             "model.rope_scaling.kind is yarn",
         ),
         (["train.device=cpu", "memory.offload_optimizer=host"], ["memory.offload_optimizer"], "a CPU computes in host memory"),
+        (["data.curate={dedup: default, noise_ratio: 0.07}"], ["data.curate.noise_ratio"], "no stage has soft rules"),
+        (
+            ["data.curate={quality: {gopher: {least_stop_words: 1}, languages: [{language: ko}]}}"],
+            ["data.curate.quality.languages", "data.curate.quality.gopher.least_stop_words"],
+            "data.curate.language is null",
+        ),
         (["memory.offload_folder=/scratch"], ["memory.offload_folder"], "nothing is offloaded to disk"),
     ],
 )
@@ -61,6 +67,8 @@ def test_what_does_nothing_is_named_with_its_reason(tree: Tree, overrides: list[
         ["generate={temperature: 0.5, top_k: 5, top_p: 0.5}"],
         ["train.evaluate_tokens=9"],
         ["memory.offload_optimizer=host"],
+        ["data.curate={quality: {gopher: {least_words: 1}}, noise_ratio: 0.07}"],
+        ["data.curate={language: default, quality: {languages: [{language: ko}], gopher: null}}"],
         ["train.device=cpu", "memory.offload_optimizer=disk", "memory.offload_folder=/scratch"],
         [f"model.rope_scaling={{kind: yarn, factor: 2, {ROPE}, beta_fast: 8, beta_slow: 2, attention_factor: 2}}"],
         [f"model.rope_scaling={{kind: llama3, factor: 2, {ROPE}, low_frequency_factor: 2, high_frequency_factor: 8}}"],

@@ -129,9 +129,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_only_utf8_is_read(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
-    for raw, byte in (("name: 炼丹".encode("gb18030"), 6), ("name: café".encode("latin-1"), 9), ("name: x".encode("utf-16"), 0)):
+    for raw, byte, way_out in (
+        ("name: 炼丹".encode("gb18030"), 6, "it looks like GBK, convert it"),
+        ("name: café".encode("latin-1"), 9, "save it as UTF-8"),
+        ("name: x".encode("utf-16"), 0, "it looks like UTF-16, convert it"),
+    ):
         path.write_bytes(raw)
-        with pytest.raises(UserError, match=f"not UTF-8 \\(byte {byte}\\)"):
+        with pytest.raises(UserError, match=f"not UTF-8 \\(byte {byte}\\); {way_out}"):
             read_file(path)
     path.write_bytes(b"\xef\xbb\xbf" + "name: 炼丹 🔥".encode())
     assert read_file(path)[0] == {"name": "炼丹 🔥"}

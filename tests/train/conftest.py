@@ -15,7 +15,7 @@ import pytest
 
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
-from danlu.engines.base import Batch, Engine, Snapshot, StepResult, StepSource
+from danlu.engines.base import Batch, Engine, Observed, Snapshot, StepResult, StepSource
 from danlu.errors import UserError
 from danlu.recipe import Recipe, parse, resolve_shape
 from danlu.train.loop import train
@@ -64,6 +64,12 @@ class Scripted:
         assert self.weight is not None
         self.weight += made.skipped is None
         return made
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        return self.train_step(batch, learning_rate), Observed({}, {})
+
+    def held_bytes(self) -> dict[str, int]:
+        return {}
 
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         supervised = int((batch["targets"] != -100).sum())

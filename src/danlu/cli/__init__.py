@@ -9,7 +9,23 @@ import sys
 import click
 
 from danlu import __version__
-from danlu.cli import data, demo, doctor, hardware, launching, models, planning, recipes, trained, training
+from danlu.cli import (
+    comparing,
+    data,
+    demo,
+    doctor,
+    hardware,
+    launching,
+    metrics,
+    models,
+    planning,
+    profile,
+    recipes,
+    trained,
+    training,
+    watch,
+    watch_files,
+)
 from danlu.cli.common import Verbs
 from danlu.errors import EXIT_INTERRUPTED, EXIT_USAGE, DanluError
 
@@ -39,14 +55,21 @@ for _verb in (
     trained.generate,
     trained.export,
     data.data_group,
+    watch.watch_group,
+    watch.report,
+    metrics.metrics,
+    profile.profile,
     doctor.doctor_group,
     demo.demo,
     planning.plan,
     hardware.hardware_group,
+    comparing.compare_engines,
     recipes.recipe_group,
     models.model_group,
 ):
     cli.add_command(_verb)
+for _verb in (watch_files.export_run, watch_files.import_log):
+    watch.watch_group.add_command(_verb)
 
 
 def main() -> None:

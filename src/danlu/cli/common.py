@@ -35,6 +35,18 @@ class Verbs(click.Group):
         return list(self.commands)
 
 
+class DefaultVerbs(Verbs):
+    """Verbs with a default: what is no verb is an argument of it."""
+
+    default: str
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = {*self.commands, *ctx.help_option_names}
+        if args and args[0] not in known:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
 def load(recipe: Path, overrides: tuple[str, ...]) -> Recipe:
     from danlu import recipe as recipes
     from danlu.run_folder import RunFolder
@@ -48,13 +60,21 @@ def open_run(recipe: Path, overrides: tuple[str, ...], root: Path, trains: bool)
     With trains, an engine that cannot run here is an error before any work is done.
     """
     from danlu import engines
-    from danlu.run_folder import RunFolder
 
     settings, path = locate(recipe, overrides, root)
     if trains:
         engines.check(settings)
         settings = planned(settings)
-    return settings, RunFolder.create(settings, path)
+    return settings, make_folder(settings, path, trains)
+
+
+def make_folder(settings: Recipe, path: Path, trains: bool) -> RunFolder:
+    """The recipe's run folder, made if all that the recipe names is there. UserError: something is not, and none is made."""
+    from danlu import ready
+    from danlu.run_folder import RunFolder
+
+    ready.check(settings, path, trains)
+    return RunFolder.create(settings, path)
 
 
 def locate(recipe: Path, overrides: tuple[str, ...], root: Path) -> tuple[Recipe, Path]:

@@ -9,6 +9,9 @@ from pathlib import Path
 import click
 
 from danlu.cli.common import JSON, Verbs, note, print_json
+from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.decontaminating import decontaminate
+from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
 
 
@@ -17,8 +20,9 @@ def data_group() -> None:
     """Choose documents by single stages of curation.
 
     \b
-    Example:
+    Examples:
       danlu data dedup corpus --output corpus-once
+      danlu data filter corpus --output corpus-clean
     """
 
 
@@ -66,6 +70,7 @@ def dedup(
     from danlu.data.curate.job import curate, settings_of, summary
     from danlu.data.sources import resolve
     from danlu.recipe.data_sections import DataSection
+    from danlu.recipe.explain import from_validation
 
     settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
     try:
@@ -78,10 +83,8 @@ def dedup(
             }
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"{' '.join(str(part) for part in first['loc'][-1:])}: {first['msg'].removeprefix('Value error, ')}"
-        ) from None
+        first = from_validation(error, ("data",))[0]
+        raise UserError(f"--{str(first.path[-1]).replace('_', '-')}: {first.text}") from None
     try:
         listing = resolve(section.sources)
     except UserError as error:
@@ -91,3 +94,7 @@ def dedup(
         print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
     else:
         click.echo(summary(done))
+
+
+for _verb in (filter_documents, decontaminate, train_scorer, inspect):
+    data_group.add_command(_verb)

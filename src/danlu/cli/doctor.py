@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from danlu.cli.common import JSON, RUN, Verbs, print_json, run_folder
+from danlu.cli.common import JSON, RUN, DefaultVerbs, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
 
 if TYPE_CHECKING:
@@ -20,21 +20,13 @@ LANGUAGE = click.option(
 )
 
 
-class _DoctorVerbs(Verbs):
-    """Verbs with a default: what is no verb is a run."""
-
+class _DoctorVerbs(DefaultVerbs):
     default = "run"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = {*self.commands, *ctx.help_option_names}
-        if args and args[0] not in known:
-            args = [self.default, *args]
-        return super().parse_args(ctx, args)
 
 
 @click.group(name="doctor", cls=_DoctorVerbs)
 def doctor_group() -> None:
-    """Name what is wrong with a run, with evidence and the way out.
+    """Name what is wrong with a run, and the way out.
 
     RUN is a run folder, finished or live, or a log of another program: a .csv or .parquet file with metrics. Settings that such a
     log does not hold can be given behind it. The exit code is 0 where nothing of warning or above is found, else 4.
@@ -97,6 +89,9 @@ def doctor_apply(run: Path, to: Path) -> None:
 
     folder = run_folder(run)
     changed = changes(diagnose(from_run(folder)).findings)
+    if not changed:
+        click.echo("nothing to change: no finding of warning or above comes with a change of the recipe")
+        return
     recipe = patched(folder.recipe_file, changed, to.stem)
     if to.exists():
         raise UserError(f"{to}: is there already; give another name with --to")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, locate, note, one_machine, open_run
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, locate, note, one_machine
 from danlu.errors import UserError
 
 
@@ -43,8 +43,10 @@ def launch(
       danlu launch recipe.yaml parallel.data=8 --kubernetes --image registry/danlu:1 --claim runs > job.yaml
       danlu launch recipe.yaml parallel.data=2 --torchrun
     """
+    from danlu import engines
     from danlu.data.prepared import is_prepared
     from danlu.launch import jobs
+    from danlu.run_folder import RunFolder
 
     kinds = [name for name, wanted in (("slurm", slurm), ("kubernetes", kubernetes), ("torchrun", torchrun)) if wanted]
     if len(kinds) != 1:
@@ -59,7 +61,8 @@ def launch(
     if settings.automatic:
         raise one_machine()
     job = jobs.job(path, settings.parallel.processes, nodes, gpus=settings.train.device != "cpu")
-    _, run = open_run(recipe, overrides, root, trains=True)
+    engines.check(settings)
+    run = RunFolder.create(settings, path)  # sources and disks may be those of the cluster's machines alone
     if kind == "kubernetes":
         assert image is not None and claim is not None
         text = jobs.kubernetes(job, image, claim)

@@ -11,6 +11,7 @@ import click
 
 from danlu.cli import scaling
 from danlu.cli.common import JSON, OVERRIDES, note, print_json
+from danlu.errors import EXIT_FOUND
 
 
 def _a_number(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
@@ -70,7 +71,8 @@ def plan(
 ) -> None:
     """Predict memory, time and price, and choose the layout.
 
-    Nothing is run, and no device is needed. Every layout and memory technique that danlu has is searched.
+    Nothing is run, and no device is needed. Every layout and memory technique that danlu has is searched. The exit code is 0
+    where something fits, else 4.
 
     \b
     Examples:
@@ -116,9 +118,11 @@ def plan(
             print_json(sweeps.as_json(name, rows))
         else:
             click.echo("\n".join(sweeps.lines(name, rows)))
+        if not any(best for _, _, best in rows):
+            click.get_current_context().exit(EXIT_FOUND)
         return
     found = outcome.plan(request, device.of(number), number, own)
-    checked = _checked(found) if verify else None
+    checked = _checked(found) if verify and found.chosen is not None else None
     if as_json:
         print_json(outcome.as_json(found) | ({} if checked is None else {"verified": [each.as_json() for each in checked]}))
     else:
@@ -128,6 +132,10 @@ def plan(
 
             click.echo("\n" + table(checked))
     _write(found, html, timeline)
+    if found.chosen is None:
+        if verify:
+            note("--verify: nothing fits, so that there is no plan to check")
+        click.get_current_context().exit(EXIT_FOUND)
 
 
 def _no_layout(options: dict[str, Any]) -> None:
@@ -140,22 +148,19 @@ def _checked(found: Any) -> Any:
     from danlu.errors import UserError
     from danlu.plan.verify import compare
 
-    if found.chosen is None:
-        raise UserError("--verify: nothing fits, so that there is no plan to check")
     if found.request.shape is None:
         raise UserError("--verify: danlu builds no model from a config.json alone; give a recipe or a preset")
     return compare(found.chosen.job, found.request.shape)
 
 
 def _write(found: Any, html: Path | None, timeline: Path | None) -> None:
-    from danlu.errors import UserError
     from danlu.files import write_text
     from danlu.plan import outcome, page
     from danlu.plan import timeline as pictures
 
-    if timeline is not None:
-        if found.chosen is None:
-            raise UserError("--timeline: nothing fits, so that there is no schedule to draw")
+    if timeline is not None and found.chosen is None:
+        note("--timeline: nothing fits, so that there is no schedule to draw")
+    elif timeline is not None:
         write_text(timeline, pictures.svg(*outcome.timeline(found.chosen)))
         note(f"wrote {timeline}")
     if html is not None:

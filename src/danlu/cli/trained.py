@@ -8,6 +8,7 @@ import click
 
 from danlu.cli.common import JSON, OVERRIDES, RUN, note, print_json, run_folder
 from danlu.errors import DanluError
+from danlu.plural import many
 
 LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; parallel.<field>=<value> gives another.")
 
@@ -41,7 +42,7 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
     if as_json:
         print_json(result)
     else:
-        counts = f"{result['documents']:,} documents, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
+        counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
         click.echo(f"{result['source']}: {counts}")
         click.echo(
             f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
@@ -78,7 +79,7 @@ def generate(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Continue one or more prompts with the run's newest checkpoint.
+    """Continue prompts with the run's newest checkpoint.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, one_machine, open_run, planned, run_folder
+from danlu.cli.common import OVERRIDES, RECIPE, ROOT, RUN, locate, make_folder, one_machine, open_run, planned, run_folder
 from danlu.errors import UserError
 
 
@@ -39,7 +39,7 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @OVERRIDES
 @ROOT
 def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
-    """Turn the recipe's sources into token shards, and nothing else.
+    """Turn the recipe's sources into token shards.
 
     \b
     Example:
@@ -59,8 +59,15 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @click.option("--nodes", type=click.IntRange(1), help="Machines that the processes are spread over evenly. Default: this one.")
 @click.option("--node-rank", type=click.IntRange(0), help="Which of them this is, from 0. The first one prints and writes.")
 @click.option("--rendezvous", metavar="HOST:PORT", help="The first machine, and a port there, where they meet.")
+@click.option("--profile", metavar="steps=FIRST:LAST", help="Profile these steps; `danlu profile` reads it.")
 def train(
-    recipe: Path, overrides: tuple[str, ...], root: Path, nodes: int | None, node_rank: int | None, rendezvous: str | None
+    recipe: Path,
+    overrides: tuple[str, ...],
+    root: Path,
+    nodes: int | None,
+    node_rank: int | None,
+    rendezvous: str | None,
+    profile: str | None,
 ) -> None:
     """Train, or go on from the newest good checkpoint.
 
@@ -72,14 +79,21 @@ def train(
       danlu train recipes/quickstart.yaml
       danlu train runs/quickstart
       danlu train recipes/quickstart.yaml name=hot train.optimizer.learning_rate=1e-3
+      danlu train recipes/quickstart.yaml --profile steps=10:15
       danlu train recipe.yaml parallel.data=32 --nodes 4 --node-rank 0 --rendezvous node0:29500
       torchrun --nproc-per-node 4 -m danlu train recipe.yaml parallel.data=4
     """
     from danlu import engines, stages
     from danlu.launch import environment, joined
     from danlu.launch.start import await_folder, own_ranks, start
+    from danlu.plural import many
     from danlu.run_folder import RunFolder
 
+    if profile is not None:
+        steps, _, profiled = profile.partition("=")
+        if steps != "steps":
+            raise UserError(f"--profile {profile}: names no steps; write it like --profile steps=10:15")
+        overrides = (*overrides, f"watch.profile={profiled}")
     machines = environment.nodes(nodes, node_rank, rendezvous)
     if nodes is not None:
         environment.forget()
@@ -91,18 +105,18 @@ def train(
     settings = planned(settings)
     own_ranks(settings, machines)
     if rank is not None:
-        joined.train(rank, settings, path, lambda: RunFolder.create(settings, path), click.echo, sys.stdout)
+        joined.train(rank, settings, path, lambda: make_folder(settings, path, trains=True), click.echo, sys.stdout)
         return
     if machines.rank > 0:  # the first machine makes the folder and all that concerns the run as a whole
         await_folder(path)
         RunFolder.check(settings, path)
         start(settings, path, machines)
         return
-    folder = RunFolder.create(settings, path)
+    folder = make_folder(settings, path, trains=True)
     with stages.writing(folder):
         prepared = stages.prepare(settings, folder, click.echo)
         if (summary := stages.finished(settings, folder, prepared, click.echo)) is not None:
-            click.echo(f"already trained: {summary['steps']} of {settings.train.steps} steps")
+            click.echo(f"already trained: {summary['steps']} of {many(settings.train.steps, 'step')}")
         else:
             stages.train(settings, folder, prepared, sys.stdout, machines)
     click.echo(f"report: {folder.path / 'report.html'}")

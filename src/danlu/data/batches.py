@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 
@@ -53,6 +54,12 @@ class TrainingBatches:
         self._global_batch, self._micro_batch = global_batch, micro_batch
         self._mine = global_batch // world_size
         self._first = rank * self._mine
+
+    def whole(self) -> TrainingBatches:
+        """The same batches, those of all ranks together."""
+        whole = copy(self)
+        whole._first, whole._mine = 0, self._global_batch
+        return whole
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of a step >= 0: arrays (micro_batches, micro_batch, sequence_length).

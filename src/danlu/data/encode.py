@@ -32,7 +32,7 @@ def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item,
     with ThreadPoolExecutor(1) as pool:
         waiting: tuple[list[Item], Future[list[Array]]] | None = None
         for batch in _batches(items):
-            future = pool.submit(_framed, [item.document.text for item in batch], tokenizer)
+            future = pool.submit(framed, [item.document.text for item in batch], tokenizer)
             if waiting is not None:
                 yield from zip(waiting[0], waiting[1].result(), strict=True)
             waiting = batch, future
@@ -40,7 +40,8 @@ def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item,
             yield from zip(waiting[0], waiting[1].result(), strict=True)
 
 
-def _framed(texts: list[str], tokenizer: Tokenizer) -> list[Array]:
+def framed(texts: list[str], tokenizer: Tokenizer) -> list[Array]:
+    """Token ids of texts, begin and end included."""
     before = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
     frame = np.array(before, np.uint32), np.array([tokenizer.end_id], np.uint32)
     return [np.concatenate([frame[0], ids, frame[1]]) for ids in tokenizer.encode_batch(texts)]

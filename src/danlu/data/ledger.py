@@ -45,9 +45,9 @@ class Ledger:
         """Everything that was looked at: lines of JSON lines, rows of Parquet, else files or their JSON values."""
         return self.documents + self.empty + self.bad
 
-    def keep(self, text_bytes: int) -> None:
-        """Count a document."""
-        self.documents += 1
+    def keep(self, text_bytes: int, count: int = 1) -> None:
+        """Count documents."""
+        self.documents += count
         self.text_bytes += text_bytes
 
     def skip(self, place: str, reason: str, count: int = 1) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,18 +13,23 @@ from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
+from danlu.data.curate.contamination.held_out import LISTED, HeldOut, held_out
+from danlu.data.curate.final import NOISE
 from danlu.data.curate.job import curate, settings_of, summary
-from danlu.data.encode import Item, encoded
+from danlu.data.curate.noise import Count
+from danlu.data.curate.page import write_page
+from danlu.data.encode import Item, encoded, framed
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
 from danlu.data.progress import Progress, amount
 from danlu.data.sample import dense_bytes, training_sample
 from danlu.data.shards import ShardWriter, token_dtype
-from danlu.data.sources import Listing, resolve
+from danlu.data.sources import Listing, SourceFile, resolve
 from danlu.data.split import place
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.files import locked
+from danlu.plural import many
 from danlu.recipe.data_sections import DataSection
 from danlu.recipe.sections import Recipe
 
@@ -65,19 +71,30 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
     if settings is not None:
         reuse.check_vocabulary(settings.vocab_size, recipe, "data.tokenizer.train.vocab_size")
     listing = resolve(data.sources)
-    report(f"sources: {len(listing.files):,} files, {amount(listing.size)}" + _ignored(listing))
+    report(f"sources: {many(len(listing.files), 'file')}, {amount(listing.size)}" + _ignored(listing))
     for note in listing.notes:
         report(f"note: {note}")
-    curation = None
+    curation = chosen = None
     if data.curate is not None:
-        done = curate(listing, folder.with_name(CURATED), settings_of(data), report)
+        made_of: list[tuple[Tokenizer, str]] = []
+
+        def counter(files: list[SourceFile]) -> Count:
+            """Counts tokens by the tokenizer that is trained on what is kept for what it is."""
+            made_of.append(_tokenizer(data, replace(listing, files=files), folder, report))
+            return lambda texts: [len(ids) for ids in framed(texts, made_of[0][0])]
+
+        done = curate(listing, folder.with_name(CURATED), settings_of(data), report, counter)
         report(summary(done))
         curation = done.report
+        chosen = made_of[0] if made_of else _tokenizer(data, replace(listing, files=done.clean_files()), folder, report)
         listing = replace(listing, files=done.files(), unreadable=[])
-    made, origin = _tokenizer(data, listing, folder, report)
+    made, origin = chosen or _tokenizer(data, listing, folder, report)
     reuse.check_vocabulary(made.vocab_size, recipe, "the tokenizer's vocabulary")
     ledger = Ledger(data.bad_line_limit, ignored=listing.ignored)
-    splits, left_out = _write(data, listing, made, ledger, folder, report)
+    compared = held_out(data, listing.files, folder)
+    splits, tally = _write(data, listing, made, ledger, folder, report, compared)
+    if compared is not None:
+        report(f"decontaminated: {many(compared.repeated, 'training document')} left out that repeat a held-out one ({LISTED})")
     index = {
         "format": FORMAT,
         "dtype": token_dtype(made.vocab_size).str,
@@ -91,12 +108,19 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
             "origin": origin,
         },
         "splits": splits,
-        "report": ledger.as_dict() | {"left_out_by_weight": left_out},
+        "report": ledger.as_dict()
+        | {"left_out_by_weight": tally["left out"], "repeats_held_out": compared.repeated if compared else 0},
         "curation": curation,
+        "noise": _noise(data, splits, tally["noise tokens"]),
         "sources": listing.fingerprints,
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
+    if curation is not None:
+        parts = splits.values()
+        rate = sum(part["text_bytes"] for part in parts) / sum(part["tokens"] for part in parts)
+        index["bytes_a_token"] = round(rate, 4)
+        write_page(folder.with_name(CURATED), curation, rate)
     (folder / INDEX).write_text(json.dumps(index, ensure_ascii=True, indent=1) + "\n", encoding="utf-8")
     _summary(index, ledger, report, time.monotonic() - began)
 
@@ -124,7 +148,7 @@ def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report
         _explain_nothing(data, listing)
     size, dense = sum(len(text.encode("utf-8")) for text in sample), sum(dense_bytes(text) for text in sample)
     share = f", {amount(dense)} of it Chinese or the like" if dense > size / 10 else ""
-    report(f"tokenizer: training on {len(sample):,} documents, {amount(size)}{share}")
+    report(f"tokenizer: training on {many(len(sample), 'document')}, {amount(size)}{share}")
     made = tokenizer.load(tokenizer.save(folder, tokenizer.train(sample, settings.vocab_size), tokenizer.BEGIN, tokenizer.END))
     fewer = "" if made.vocab_size == settings.vocab_size else f" (not {settings.vocab_size:,}: no more pairs to merge)"
     report(f"tokenizer: {made.vocab_size:,} tokens{fewer}, {time.monotonic() - began:.1f} s")
@@ -145,11 +169,13 @@ def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
 def _empty(ledger: Ledger) -> UserError:
     first = f"; the first bad one: {ledger.examples[0]}" if ledger.examples else ""
     return UserError(
-        f"data.sources: no text in {ledger.files:,} files ({ledger.empty:,} empty, {ledger.bad:,} bad records{first})"
+        f"data.sources: no text in {many(ledger.files, 'file')} ({ledger.empty:,} empty, {ledger.bad:,} bad records{first})"
     )
 
 
-def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float]) -> Iterator[Item]:
+def _items(
+    data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float], compared: HeldOut | None
+) -> Iterator[Item]:
     """Documents with their split, source after source, pass after pass."""
     for listed in listing.unreadable:
         ledger.skip(*listed)
@@ -162,6 +188,8 @@ def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str,
                 if passed == 0:
                     yield Item(document, VALIDATION, size)
                 continue
+            if compared is not None and compared.repeats(document):
+                continue
             tally["smallest"] = min(tally["smallest"], where.split)
             if where.weight < data.sources[document.source].weight - passed:
                 yield Item(document, TRAIN, size)
@@ -170,17 +198,20 @@ def _items(data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str,
 
 
 def _write(
-    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report
-) -> tuple[dict[str, Any], int]:
-    """Encode everything into shards; return the splits of the index, and the documents left out by weight."""
+    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report, compared: HeldOut | None
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Encode everything into shards; return the splits of the index, the documents left out by weight, and tokens of noise."""
     writers = {
         split: ShardWriter(folder, split, token_dtype(made.vocab_size), data.shard_tokens) for split in (TRAIN, VALIDATION)
     }
-    tally = {"smallest": 1.0, "left out": 0}
+    tally = {"smallest": 1.0, "left out": 0, "noise tokens": 0}
+    noise = os.path.join(folder.with_name(CURATED), NOISE, "")
     progress = Progress(report, ledger, listing.size)
     changed = tried = 0
-    for item, ids in encoded(_items(data, listing, ledger, tally), made):
+    for item, ids in encoded(_items(data, listing, ledger, tally, compared), made):
         writers[item.split].add(ids, item.text_bytes)
+        if item.document.place.startswith(noise):
+            tally["noise tokens"] += len(ids)
         if data.tokenizer.path is not None and tried < ROUND_TRIPS:
             tried += 1
             changed += made.decode(ids[made.begin_id is not None : -1].tolist()) != item.document.text
@@ -192,7 +223,7 @@ def _write(
     splits = {split: writer.close() for split, writer in writers.items()}
     if data.validation_fraction > 0 and not splits[VALIDATION]["documents"]:
         raise _no_validation(data.validation_fraction, ledger.documents, tally["smallest"])
-    return splits, int(tally["left out"])
+    return splits, {name: int(tally[name]) for name in ("left out", "noise tokens")}
 
 
 def _no_validation(fraction: float, documents: int, smallest: float) -> UserError:
@@ -203,18 +234,28 @@ def _no_validation(fraction: float, documents: int, smallest: float) -> UserErro
     return UserError(f"data.validation_fraction {fraction:g} holds out none of the {documents:,} documents; {ways}")
 
 
+def _noise(data: DataSection, splits: dict[str, Any], tokens: int) -> dict[str, Any] | None:
+    """The share of the written tokens that comes from what failed a soft rule."""
+    if data.curate is None or not data.curate.noise_ratio:
+        return None
+    written = sum(split["tokens"] for split in splits.values())
+    return {"target": data.curate.noise_ratio, "achieved": round(tokens / written, 6), "tokens": tokens}
+
+
 def _summary(index: dict[str, Any], ledger: Ledger, report: Report, seconds: float) -> None:
     train, validation = index["splits"][TRAIN], index["splits"][VALIDATION]
     report(
-        f"read: {ledger.files:,} files, {ledger.documents:,} documents, {amount(ledger.text_bytes)} of text, "
+        f"read: {many(ledger.files, 'file')}, {many(ledger.documents, 'document')}, {amount(ledger.text_bytes)} of text, "
         f"{ledger.empty:,} empty, {ledger.bad:,} bad records"
     )
     for example in ledger.examples[:3]:
         report(f"bad: {example}")
+    if noise := index["noise"]:
+        report(f"noise: {noise['tokens']:,} tokens, {noise['achieved']:.2%} of all, {noise['target']:.2%} asked for")
     left_out = index["report"]["left_out_by_weight"]
     tokens, text = train["tokens"] + validation["tokens"], train["text_bytes"] + validation["text_bytes"]
     report(
-        f"prepared: {train['tokens']:,} training tokens in {train['documents']:,} documents, "
+        f"prepared: {train['tokens']:,} training tokens in {many(train['documents'], 'document')}, "
         f"{validation['tokens']:,} validation tokens in {validation['documents']:,}, "
         + (f"{left_out:,} documents left out by weight, " if left_out else "")
         + f"{text / tokens:.2f} bytes a token, {seconds:.1f} s"

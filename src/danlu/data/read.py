@@ -6,16 +6,26 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.bombs import Measured
 from danlu.data.json_values import MISSING, json_values, pick
 from danlu.data.ledger import Ledger
-from danlu.data.sources import SourceFile, format_of
+from danlu.data.line_blocks import blocks
+from danlu.data.sources import SourceFile, format_of, packed
+from danlu.data.table import rows
 from danlu.data.text import BYTE_ORDER_MARK, NotText, decode
+from danlu.data.web import archived, page_text
 
 LONGEST = 64 << 20
 """Bytes of the longest line, JSON value or whole file that is taken as one document."""
+PACKED = 8192
+"""Bytes that are asked of a decompressor at a time."""
 ROWS = 256
 """Rows of Parquet in memory at a time."""
 
@@ -34,29 +44,38 @@ class Document(NamedTuple):
     """How good a stage of curation found it; of copies the best is kept."""
     language: str = ""
     """What a stage of curation found, as an ISO 639-1 code."""
+    code: bool = False
+    """Whether it is program code, to which rules for prose do not apply."""
 
 
 def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:
     """Yield the documents of the files in order; what cannot be read is counted in the ledger and skipped.
 
     `.txt .md .py` are one document a file; `.jsonl` one a line; `.json` one for each element of an array, or a single
-    object; `.parquet` one a row. Blank documents are counted as empty. Nothing is changed in a text but that a byte
-    order mark is taken off. When a compressed file breaks off, what came before is kept, and the loss is one bad record.
+    object; `.parquet .csv .tsv` one a row; `.html .htm` the main text of the page, `.warc .wet` that of each page in it.
+    Blank documents are counted as empty. Nothing is changed in a text but that a byte order mark is taken off. When a
+    compressed file breaks off, what came before is kept, and the loss is one bad record.
 
     Raises:
         UserError: the share of bad records is above the ledger's limit, seen early or at the end.
     """
+    return read(files, ledger, {})
+
+
+def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Reader]) -> Iterator[Any]:
+    """As `documents`, with other readers for some kinds of files, and what those yield."""
+    readers = {**_READERS, **readers}
     for file in files:
         kind, compression = format_of(file.path) or ("whole", "")  # of an unknown kind is only what was named outright
-        ledger.files += 1
+        ledger.files += file.part is None or file.part[0] == 0
         before = ledger.records
         try:
             if kind == "parquet":
                 yield from _parquet(file, ledger)
             else:
-                with open(file.path, "rb") as raw, _decompressed(raw, compression) as stream:
+                with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
                     ledger.current = raw
-                    yield from _READERS[kind](file, stream, ledger)
+                    yield from readers[kind](file, stream, ledger)
         except NotText as error:
             ledger.skip(file.path, str(error))
         except (OSError, EOFError, zlib.error) as error:
@@ -68,15 +87,14 @@ def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]
     ledger.check()
 
 
-def _decompressed(raw: io.BufferedReader, compression: str) -> Any:
+def decompressed(raw: io.BufferedReader, compression: str) -> Any:
     """A binary stream with read, read1 and readline."""
     if compression == ".gz":
-        return gzip.GzipFile(fileobj=raw)
+        return io.BufferedReader(Measured(gzip.GzipFile(fileobj=raw), raw), 1 << 16)
     if compression == ".zst":
         import pyarrow as pa  # tells a broken-off stream from one that ended, which zstandard's reader does not
 
-        # A small buffer: when the stream breaks off, what lies in it is lost.
-        return io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), 8192)
+        return io.BufferedReader(Measured(io.BufferedReader(pa.CompressedInputStream(raw, "zstd"), PACKED), raw), PACKED)
     return raw
 
 
@@ -98,7 +116,7 @@ def _accept(text: object, file: SourceFile, place: str, ledger: Ledger, record: 
             ledger.empty += 1
         else:
             ledger.keep(size)
-            yield Document(text, file.source, place, record)
+            yield Document(text, file.source, place, record, code=file.code)
 
 
 def _name(value: object) -> str:
@@ -120,40 +138,100 @@ def _whole(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
     yield from _accept(decode(data), file, file.path, ledger)
 
 
+def _page(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    data = stream.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise NotText(f"one page of more than {_size(LONGEST)}, the longest that is read")
+    yield from _accept(page_text(data), file, file.path, ledger)
+
+
+def _archive(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    for address, text in archived(stream, LONGEST):
+        place = f"{file.path}:{address}"
+        if isinstance(text, NotText):
+            ledger.skip(place, str(text))
+        else:
+            yield from _accept(text, file, place, ledger)
+
+
+def _table(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
+    delimiter = "\t" if ".tsv" in file.path.lower()[-8:] else ","
+    number = 0
+    for number, text in rows(stream, file.text, delimiter, LONGEST):
+        place = f"{file.path}:row {number}"
+        if isinstance(text, NotText):
+            ledger.skip(place, str(text))
+        else:
+            yield from _accept(text, file, place, ledger)
+    if number == 0:
+        ledger.empty += 1
+
+
+class Numbers:
+    """Counts the lines of a file and says where one is; in a part of a file it is the byte that tells."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self._line = 0
+
+    def places(self, block: int, starts: Array) -> list[str]:
+        """Of the next lines, which begin at `starts` (int64) of a block that begins at this byte of the file."""
+        if self._file.part is not None:
+            return [f"{self._file.path}:byte {block + start}" for start in starts.tolist()]
+        first, self._line = self._line + 1, self._line + len(starts)
+        return [f"{self._file.path}:{number}" for number in range(first, self._line + 1)]
+
+    def place(self, start: int) -> str:
+        """Of the next line, which begins at this byte of the file."""
+        return self.places(start, np.zeros(1, np.int64))[0]
+
+
 def _lines(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
-    from msgspec import MsgspecError
+    numbers = Numbers(file)
+    for block, start in line_blocks(file, stream):
+        at = 0
+        while at < len(block):
+            end = block.find(b"\n", at) + 1 or len(block)
+            yield from line_document(block[at:end], start + at, numbers.place(start + at), file, ledger)
+            at = end
+
+
+def line_blocks(file: SourceFile, stream: Any) -> Iterator[tuple[bytes, int]]:
+    """`blocks` of a file. Of a packed one little is read at a time: when it breaks off, what was asked for last is lost."""
+    return blocks(stream, LONGEST, file.part, *([PACKED] if packed(file) else []))
+
+
+def line_document(line: bytes, start: int, place: str, file: SourceFile, ledger: Ledger) -> Iterator[Document]:
+    """Yield the document of a line of JSON that begins at byte `start` of its file, or count what it is instead."""
+    if line.isspace():
+        return
+    if len(line) - line.endswith(b"\n") > LONGEST:
+        more = "" if line.endswith(b"\n") else " or more"
+        ledger.skip(place, f"a line of {_size(len(line))}{more}, the longest that is read has {_size(LONGEST)}")
+        return
+    line = line.rstrip()
+    try:
+        try:
+            value = _decoder()(line)
+        except (ValueError, RecursionError):  # what it is stricter about, and what deserves a reason
+            value = json.loads(decode(line, start))
+    except NotText as error:
+        ledger.skip(place, str(error))
+    except json.JSONDecodeError as error:
+        ledger.skip(place, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno:,}")
+    except RecursionError:
+        ledger.skip(place, "JSON nested too deeply")
+    except ValueError as error:  # a number of thousands of digits
+        ledger.skip(place, f"not JSON that can be read: {error}")
+    else:
+        yield from _accept(pick(value, file.text), file, place, ledger, line.removeprefix(BYTE_ORDER_MARK))
+
+
+@cache
+def _decoder() -> Callable[[bytes], Any]:
     from msgspec.json import Decoder
 
-    fast = Decoder().decode
-    offset = number = 0
-    while line := stream.readline(LONGEST + 1):
-        number += 1
-        start, offset = offset, offset + len(line)
-        place = f"{file.path}:{number}"
-        if len(line) > LONGEST and not line.endswith(b"\n"):
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(LONGEST)
-                offset += len(line)
-            ledger.skip(place, f"a line of {_size(offset - start)}, the longest that is read has {_size(LONGEST)}")
-            continue
-        if line.isspace():
-            continue
-        line = line.rstrip()
-        try:
-            try:
-                value = fast(line)
-            except (MsgspecError, UnicodeDecodeError, RecursionError):  # what it is stricter about, and what deserves a reason
-                value = json.loads(decode(line, start))
-        except NotText as error:
-            ledger.skip(place, str(error))
-        except json.JSONDecodeError as error:
-            ledger.skip(place, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno:,}")
-        except RecursionError:
-            ledger.skip(place, "JSON nested too deeply")
-        except ValueError as error:  # a number of thousands of digits
-            ledger.skip(place, f"not JSON that can be read: {error}")
-        else:
-            yield from _accept(pick(value, file.text), file, place, ledger, line.removeprefix(BYTE_ORDER_MARK))
+    return Decoder().decode
 
 
 def _json(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
@@ -197,4 +275,12 @@ def _parquet(file: SourceFile, ledger: Ledger) -> Iterator[Document]:
         raise OSError(f"{error} (after row {row:,})") from error
 
 
-_READERS = {"whole": _whole, "lines": _lines, "json": _json}
+Reader = Callable[[SourceFile, Any, Ledger], Iterator[Any]]
+_READERS: dict[str, Reader] = {
+    "whole": _whole,
+    "lines": _lines,
+    "json": _json,
+    "page": _page,
+    "table": _table,
+    "warc": _archive,
+}

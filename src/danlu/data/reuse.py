@@ -14,6 +14,7 @@ from danlu.data.prepared import WAY_OUT, Prepared
 from danlu.data.sources import resolve
 from danlu.data.tokenizer import tokenizer_file
 from danlu.errors import UserError
+from danlu.plural import many
 from danlu.recipe.data_sections import DataSection
 from danlu.recipe.sections import Recipe
 
@@ -98,7 +99,7 @@ def _changes(data: DataSection, before: list[dict[str, Any]]) -> Iterator[str]:
     for number, (old, new) in enumerate(zip(before, now, strict=True)):
         if old["sha256"] != new["sha256"]:
             yield (
-                f"warning: data.sources[{number}] changed since: {old['files']:,} files of {old['bytes']:,} bytes then, "
+                f"warning: data.sources[{number}] changed since: {many(old['files'], 'file')} of {old['bytes']:,} bytes then, "
                 f"{new['files']:,} of {new['bytes']:,} now; to take them up, {WAY_OUT}"
             )
 

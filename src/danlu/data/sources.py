@@ -10,19 +10,29 @@ import sysconfig
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from danlu.data.ledger import one_line
 from danlu.errors import UserError
 from danlu.recipe.data_sections import Source
 
-FORMATS = {".txt": "whole", ".md": "whole", ".py": "whole", ".jsonl": "lines", ".json": "json", ".parquet": "parquet"}
+FORMATS = {
+    **dict.fromkeys((".txt", ".md", ".py"), "whole"),
+    **dict.fromkeys((".html", ".htm"), "page"),
+    **dict.fromkeys((".csv", ".tsv"), "table"),
+    **dict.fromkeys((".warc", ".wet"), "warc"),
+    ".jsonl": "lines",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+CODE = (".py",)
+"""Kinds that are program code, where the recipe does not say."""
 COMPRESSIONS = (".gz", ".zst")
 STDLIB = "{stdlib}"
 INSTALLED = ("site-packages", "dist-packages")
 """Folders inside the standard library's that hold what was installed beside it, and differ from machine to machine."""
-KINDS = ".txt .md .py .jsonl .json (each also with .gz or .zst behind it) .parquet"
+KINDS = ".txt .md .py .html .csv .tsv .jsonl .json (each also with .gz or .zst behind it) .warc .wet (also .gz) .parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,10 @@ class SourceFile:
     """Field that holds the text in JSON and Parquet."""
     size: int
     """Bytes on disk."""
+    code: bool = False
+    """Whether it is program code."""
+    part: tuple[int, int] | None = None
+    """Of a file of lines only those that begin in these bytes; None: all."""
 
 
 @dataclass
@@ -59,12 +73,19 @@ class Listing:
 
 
 def format_of(name: str) -> tuple[str, str] | None:
-    """How a file is read, by its name: ("whole" | "lines" | "json" | "parquet", "" | ".gz" | ".zst"), or None."""
+    """How a file is read, by its name: (a value of FORMATS, "" | ".gz" | ".zst"), or None."""
     stem, suffix = os.path.splitext(name.lower())
     if suffix in COMPRESSIONS:
         inner = FORMATS.get(os.path.splitext(stem)[1])
-        return None if inner in (None, "parquet") else (str(inner), suffix)
+        whole = inner in (None, "parquet") or (inner == "warc" and suffix != ".gz")
+        return None if whole else (str(inner), suffix)
     return (FORMATS[suffix], "") if suffix in FORMATS else None
+
+
+def packed(file: SourceFile) -> bool:
+    """Whether the file is compressed, so that no place in it can be read by itself."""
+    kind = format_of(file.path)
+    return kind is not None and kind[1] != ""
 
 
 def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
@@ -92,7 +113,7 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
             except OSError as error:  # gone since it was listed
                 listing.unreadable.append((path, error.strerror or str(error)))
                 continue
-            files.append(SourceFile(path, index, source.text, status.st_size))
+            files.append(SourceFile(path, index, source.text, status.st_size, _code(source, path)))
             identity = (status.st_dev, status.st_ino)
             if first_source.setdefault(identity, index) != index:
                 shared.add(identity)
@@ -106,6 +127,11 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
     if shared:
         listing.notes.append(f"data.sources: {len(shared):,} files are in more than one source, and are read once for each")
     return listing
+
+
+def _code(source: Source, path: str) -> bool:
+    """Whether a file holds program code: as the source says, else by its name."""
+    return source.code if source.code is not None else PurePath(path.lower().removesuffix(".gz")).suffix in CODE
 
 
 def _find(source: Source, where: str, index: int, listing: Listing, any_kind: bool) -> tuple[str, list[str]]:

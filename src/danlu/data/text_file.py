@@ -15,6 +15,7 @@ from danlu.data.sources import resolve
 from danlu.data.stream import TokenStream
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import DanluError, UserError
+from danlu.plural import many
 from danlu.recipe.data_sections import Source
 
 
@@ -54,7 +55,7 @@ def text_stream(
         except OSError as error:
             raise DanluError(f"{path}: its tokens cannot be written to {name}: {error.strerror}; make room there") from None
         if not split["documents"]:
-            raise UserError(f"{path}: no text in {ledger.files:,} files")
+            raise UserError(f"{path}: no text in {many(ledger.files, 'file')}")
         for example in ledger.examples:
             report(f"bad: {example}")
         yield TokenStream(Path(name), dtype, split)

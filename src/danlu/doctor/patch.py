@@ -9,7 +9,6 @@ from typing import Any
 
 from danlu import recipe as recipes
 from danlu.doctor.finding import Finding, Severity
-from danlu.errors import UserError
 from danlu.recipe import Recipe
 
 
@@ -23,8 +22,6 @@ def changes(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def patched(recipe: Path, changed: dict[str, Any], name: str) -> Recipe:
-    """The recipe in the file with the changes, under another name. UserError: there is no change, or it does not fit."""
-    if not changed:
-        raise UserError(f"{recipe}: nothing to apply: no finding of warning or above comes with a change of the recipe")
+    """The recipe in the file with the changes, under another name. UserError: they do not fit."""
     overrides = [f"{field}={json.dumps(value)}" for field, value in changed.items()]
     return recipes.load(recipe, [*overrides, f"name={json.dumps(name)}"])

@@ -20,10 +20,29 @@ if TYPE_CHECKING:
 def check(recipe: Recipe) -> None:
     """UserError: the engine that the recipe names cannot run here. Imports no framework."""
     name = recipe.train.engine
+    if importlib.util.find_spec(name) is None:
+        raise UserError(f"train.engine: {name} is not installed; install it with: pip install 'danlu[{name},data]'")
     if name == "paddle":
-        raise UserError("train.engine: paddle is not part of this version; use train.engine=torch")
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("train.engine: torch is not installed; install it with: pip install 'danlu[torch,data]'")
+        _check_paddle(recipe)
+
+
+def _check_paddle(recipe: Recipe) -> None:
+    """What the paddle engine has no part for."""
+    train, memory = recipe.train, recipe.memory
+    found = {
+        f"parallel: {recipe.parallel.processes} processes": recipe.parallel.processes > 1,
+        f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none",
+        f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none",
+        "watch.memory: true": recipe.watch.memory,
+        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None,
+    }
+    for field, there in found.items():
+        if there:
+            raise UserError(f"{field} is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+    if train.device == "cpu" and train.precision != "fp32":
+        raise UserError(
+            f"train.precision: {train.precision} has no matrix products in paddle on a CPU; use fp32, or train.engine=torch"
+        )
 
 
 def gpus() -> Gpus | None:
@@ -41,6 +60,10 @@ def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> En
     ``scratch`` is a folder for what is offloaded to disk, unless the recipe names one.
     """
     check(recipe)
+    if recipe.train.engine == "paddle":
+        from danlu.engines.paddle.engine import PaddleEngine
+
+        return PaddleEngine(recipe, shape)
     from danlu.engines.torch.engine import TorchEngine
 
     return TorchEngine(recipe, shape, scratch)

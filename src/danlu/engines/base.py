@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class StepResult:
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
     loss_scale: the factor that was in force (1.0 without loss scaling).
+    seconds: this process's in ``forward``, ``backward``, ``optimizer`` and, apart from these, waiting in ``communication``.
     """
 
     loss: float
@@ -53,11 +54,53 @@ class StepResult:
     gradient_norm: float
     skipped: str | None
     loss_scale: float
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
 """What a process's memory is for: the parameters it keeps; whole copies of split ones while in use; half-precision copies of
 weights; gradients; optimizer states; what the forward pass leaves for the backward pass; the rest."""
+
+
+class TensorSums(NamedTuple):
+    """Sums over all entries of a tensor, or of what a module gives out for a batch, wherever its pieces are.
+
+    ``spread`` counts entries (2, 256) by half-octave of the magnitude, as ``danlu.watch.histogram.compressed`` takes them.
+    """
+
+    entries: float
+    total: float
+    squares: float
+    largest: float
+    """Of the magnitudes."""
+    zeros: float
+    spread: np.ndarray | None
+
+
+class Observed(NamedTuple):
+    """What a step did inside the model.
+
+    tensors: by kind (parameter after the step, gradient before clipping, update, activation) and name of the tensor or module in
+    the Hugging Face layout. Parameters and updates are missing where the step was skipped.
+    attention_logits: the largest of each attention module.
+    """
+
+    tensors: dict[tuple[str, str], TensorSums]
+    attention_logits: dict[str, float]
+
+
+Arrays = dict[str, np.ndarray]
+
+
+class Trace(NamedTuple):
+    """What a step computed, in FP32 with the axes of files, by the name of a module or a parameter, in the order of computing."""
+
+    outputs: Arrays
+    """Of every module, in the first micro-batch."""
+    gradients: Arrays
+    """Of every parameter, before clipping."""
+    updates: Arrays
+    """What was added to every parameter."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +194,12 @@ class Engine(Protocol):
         a GPU, or in files; no part of the peak), and ``device``, a GPU's own count of the peak.
         """
 
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """``train_step``, with what it computed on the way; in one process without recomputation and compilation."""
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """``train_step``, to the same bits, and sums over weights, gradients, updates and activations; all get the same."""
+
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """(sum of the negative log-likelihood in nats, supervised tokens) of one batch (batch, sequence_length).
 
@@ -172,8 +221,20 @@ class Engine(Protocol):
     def load_weights(self, folder: Path) -> None:
         """Only the weights of what snapshots wrote."""
 
+    def start_profile(self) -> None:
+        """Follow operators, their shapes, and memory from now on."""
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """Follow them no longer; what is returned writes a Chrome trace (.json.gz)."""
+
+    def copy_peak(self) -> float:
+        """Measured bytes a second that copies in this device's memory read and write together."""
+
     def matmul_peak(self) -> float | None:
         """Measured matrix-product rate of this device in the training precision, FLOP/s; None where that is emulated."""
+
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of the ``parameters`` and of the ``optimizer`` states that this process keeps."""
 
     def device_memory(self) -> int | None:
         """Peak bytes allocated on the accelerator; None on a CPU, where resident memory tells."""

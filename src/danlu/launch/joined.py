@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from danlu import engines, stages
+from danlu import engines, live_page, stages
 from danlu.errors import DanluError
 from danlu.launch.environment import Place, check
 from danlu.launch.start import clear
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.run_folder import RunFolder
 
@@ -37,9 +38,10 @@ def train(
             clear(run.path)
             meeting.announce({"finished": summary is not None})
             if summary is not None:
-                report(f"already trained: {summary['steps']} of {recipe.train.steps} steps")
+                report(f"already trained: {summary['steps']} of {many(recipe.train.steps, 'step')}")
             else:
-                stages.worker(run, stream, watches=True)
+                with live_page.asked_for(recipe, run, stream):
+                    stages.worker(run, stream, watches=True)
     except Exception as error:
         # Counts only when nothing was announced yet; the others would wait for it.
         code = error.exit_code if isinstance(error, DanluError) else 1

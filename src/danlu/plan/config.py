@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from danlu.encoding import decoded
 from danlu.errors import UserError
 from danlu.plan.job import Dimensions
 
@@ -49,7 +50,7 @@ def read(path: Path) -> Read:
     """The config.json in a file or a folder. UserError naming the file and the field that is missing or wrong."""
     file = path / "config.json" if path.is_dir() else path
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = json.loads(decoded(file.read_bytes(), file))
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file") from None
     except (OSError, ValueError) as error:

@@ -1,20 +1,13 @@
-"""Why a plan fits, why it beats another one, and what would have to change when none fits."""
+"""Why a plan fits, and why it beats another one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from danlu.plan import hardware as devices_known
-from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.request import Request
-from danlu.plan.search import SAME, Plan, fits
+from danlu.plan.search import SAME, Plan
 from danlu.plan.timeline import duration
 from danlu.plan.words import gigabytes, offload, recompute
-
-SHORTEST = 128
-"""Tokens of a sample below which no shorter one is proposed."""
 
 
 def why_it_fits(plan: Plan) -> list[str]:
@@ -100,63 +93,3 @@ def _simpler(better: Job, worse: Job) -> str:
     if better.recompute != worse.recompute:
         return f"{recompute(better)} against {recompute(worse)}"
     return f"{better.micro_batches} micro-batches a step against {worse.micro_batches}"
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that would make the training fit, alone."""
-
-    text: str
-    plan: Plan
-
-
-def smallest_changes(request: Request, hardware: Hardware, devices: int) -> list[Change]:
-    """What would fit when nothing does, each change alone and as small as can be; the ones that lose least come first."""
-    found = [*_released(request, hardware, devices), *_precision(request, hardware, devices)]
-    found += [*_shorter(request, hardware, devices), *_more_devices(request, hardware, devices)]
-    return [*found, *_larger_device(request, hardware, devices)]
-
-
-def _released(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    """Without one of the settings that were given."""
-    for name, value in request.fixed.items():
-        others = {key: each for key, each in request.fixed.items() if key != name}
-        if (plan := fits(request.with_(fixed=others), hardware, devices)) is not None:
-            yield Change(f"{name} {getattr(plan.job, name)} instead of {value}", plan)
-
-
-def _precision(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    """In 16 bit, where FP32 alone was allowed."""
-    mixed = request.with_(precisions=("bf16",))
-    if request.precisions == ("fp32",) and (plan := fits(mixed, hardware, devices)) is not None:
-        yield Change("mixed precision (bf16)", plan)
-
-
-def _shorter(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    """Fewer tokens a micro-batch: one sample is the least, so it has to be shorter. The step keeps its tokens."""
-    times = 2
-    while request.sequence // times >= SHORTEST:
-        if request.sequence % times == 0:
-            less = request.with_(sequence=request.sequence // times, global_batch=request.global_batch * times)
-            if (plan := fits(less, hardware, devices)) is not None:
-                yield Change(f"samples of {less.sequence:,} tokens instead of {request.sequence:,}", plan)
-                return
-        times *= 2
-
-
-def _more_devices(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    """Twice as many, and so on, and the powers of two between them."""
-    doubled = [devices << times for times in range(1, 20)]
-    powers = [1 << times for times in range(20) if 1 << times > devices]
-    for number in sorted({*doubled, *powers}):
-        if (plan := fits(request, hardware, number)) is not None:
-            yield Change(f"{number:,} devices instead of {devices:,}", plan)
-            return
-
-
-def _larger_device(request: Request, hardware: Hardware, devices: int) -> Iterator[Change]:
-    known = [devices_known.load(name) for name in devices_known.names()]
-    for other in sorted(known, key=lambda each: (each.memory, each.price)):
-        if other.memory > hardware.memory and (plan := fits(request, other, devices)) is not None:
-            yield Change(f"{other.name} ({gigabytes(other.memory)}) instead of {hardware.name}", plan)
-            return

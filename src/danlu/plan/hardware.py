@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from danlu.encoding import decoded
 from danlu.errors import UserError
 from danlu.plan.measured import Share, share
 
@@ -80,7 +81,7 @@ def load(name: str) -> Hardware:
     if path.suffix in {".yaml", ".yml"}:
         if not path.is_file():
             raise UserError(f"hardware: no file {name}; give an existing one, or one of {', '.join(names())}")
-        return parse(path.read_text(encoding="utf-8"), name)
+        return parse(decoded(path.read_bytes(), path), name)
     shipped = _folder() / f"{name.lower()}.yaml"
     if not shipped.is_file():
         raise UserError(f"hardware: {name!r} is unknown; give one of {', '.join(names())}, or the path of a .yaml file")

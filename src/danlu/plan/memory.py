@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -100,10 +100,18 @@ class _Shared:
 
 def memory(job: Job, hardware: Hardware, reserved: float | None = None) -> Memory:
     """Predict every stage. What a job needs is the same on all devices; `reserved` replaces the engine's allocator constant."""
-    reserved = reserved or allocator(job.engine_name, job.compile)
+    return Memory(tuple(_stages(job, reserved or allocator(job.engine_name, job.compile))))
+
+
+def exceeds(job: Job, hardware: Hardware) -> bool:
+    """Whether the bound of some stage is above the device; of a deep pipeline the first such stage is answer enough."""
+    return any(stage.bound > hardware.memory for stage in _stages(job, allocator(job.engine_name, job.compile)))
+
+
+def _stages(job: Job, reserved: float) -> Iterator[StageMemory]:
     shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved)
     parameters = zip(weight_parameters(job), trainable_parameters(job), strict=True)
-    return Memory(tuple(_stage(shared, rank, *counts) for rank, counts in enumerate(parameters)))
+    return (_stage(shared, rank, *counts) for rank, counts in enumerate(parameters))
 
 
 def in_flight(job: Job, rank: int) -> Sequence[int]:

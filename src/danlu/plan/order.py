@@ -167,6 +167,8 @@ def in_flight(schedule: Schedule, device: int, devices: int, micro_batches: int,
     """
     if schedule == "gpipe":
         return (micro_batches,)
+    if schedule == "1f1b":
+        return (min(devices - device, micro_batches),)
     group = round_size(schedule, devices, micro_batches, virtual_stages)
     enough = group * -(-4 * devices // group)
     steps = order(schedule, device, devices, min(micro_batches, enough), virtual_stages).steps

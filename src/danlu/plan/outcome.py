@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from danlu.errors import UserError
-from danlu.plan.explain import Change, parts, smallest_changes, why_it_beats, why_it_fits
+from danlu.plan.changes import Change, smallest_changes
+from danlu.plan.explain import parts, why_it_beats, why_it_fits
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
 from danlu.plan.order import splits_backward
@@ -109,7 +110,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "why_it_fits": why_it_fits(plans[0]) if plans else [],
         "micro_batches": [row(each, request) for each in micro_batches(plans[0])] if plans else [],
         "own": row(outcome.own, request) if outcome.own else None,
-        "changes": [{"change": each.text, **row(each.plan, request)} for each in outcome.changes],
+        "changes": [{"change": each.text, **row(each.plan, each.request)} for each in outcome.changes],
     }
 
 

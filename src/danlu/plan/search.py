@@ -8,7 +8,7 @@ from math import inf
 
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.memory import Memory, memory
+from danlu.plan.memory import Memory, exceeds, memory
 from danlu.plan.request import OFFLOADS, Request
 from danlu.plan.space import layouts, techniques
 from danlu.plan.step_time import StepTime, step_time
@@ -163,6 +163,6 @@ def fits(request: Request, hardware: Hardware, devices: int) -> Plan | None:
     for precision in reversed(request.precisions):
         for row in layouts(request, hardware, devices, precision):
             for group in techniques(request, hardware, row[0]):
-                if group and (plan := Plan(group[-1], hardware)).fits:
+                if group and not exceeds(group[-1], hardware) and (plan := Plan(group[-1], hardware)).fits:
                     return plan
     return None

@@ -44,6 +44,14 @@ def layouts(request: Request, hardware: Hardware, devices: int, precision: str) 
                     yield runnable
 
 
+def device_numbers(request: Request, hardware: Hardware) -> list[int]:
+    """Numbers of devices that the batch, the layers and the heads can keep busy, rising."""
+    batch, layers = request.global_batch, request.dimensions.layers
+    tensors = [degree for degree in range(1, hardware.devices_per_node + 1) if _splits(request, hardware, degree)]
+    splits = [(data, pipeline) for data in divisors(batch) for pipeline in range(1, min(layers, batch // data) + 1)]
+    return sorted({tensor * data * pipeline for tensor in tensors for data, pipeline in splits})
+
+
 def _splits(request: Request, hardware: Hardware, tensor: int) -> bool:
     one = request.dimensions
     fits = not any(size % tensor for size in (one.heads, one.kv_heads, one.ffn))

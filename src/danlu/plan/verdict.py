@@ -12,6 +12,7 @@ from danlu.plan.request import Request, recipe_fields
 from danlu.plan.search import Plan
 from danlu.plan.timeline import duration, text
 from danlu.plan.words import count, dollars, gigabytes, layout, span, techniques
+from danlu.plural import many
 
 PICTURED = 16
 """Pipeline ranks up to which the schedule is printed."""
@@ -55,7 +56,7 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
         if outcome.found.considered:
             yield f"no       {request.name} fits {where} ({room} each) with no layout and no technique"
         else:
-            yield f"no       layout of {outcome.devices:,} devices divides {_divided(request)}"
+            yield f"no       layout of {many(outcome.devices, 'device')} divides {_divided(request)}"
         for change in outcome.changes:
             yield f"change   {change.text}: {layout(change.plan.job)}, {techniques(change.plan.job)}"
         if not outcome.changes:
@@ -79,7 +80,8 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
 
 def _divided(request: Request) -> str:
     one = request.dimensions
-    sizes = f"{request.global_batch:,} samples, {one.heads} heads ({one.kv_heads} key/value) and {one.layers} layers"
+    heads = f"{many(one.heads, 'head')} ({one.kv_heads} key/value)"
+    sizes = f"{many(request.global_batch, 'sample')}, {heads} and {many(one.layers, 'layer')}"
     kept = ", ".join(f"{name} {value}" for name, value in request.fixed.items())
     return sizes + (f" with {kept}" if kept else "")
 

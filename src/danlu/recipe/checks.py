@@ -18,7 +18,7 @@ def contradictions(recipe: Recipe) -> list[Problem]:
     layout = (
         [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
     )  # looked at again when the planner has filled it in
-    return [*_stages(recipe), *layout, *_steps(recipe), *_validation(recipe), *_model(recipe)]
+    return [*_stages(recipe), *layout, *_steps(recipe), *_profile(recipe), *_validation(recipe), *_model(recipe)]
 
 
 def _stages(recipe: Recipe) -> list[Problem]:
@@ -142,6 +142,14 @@ def _steps(recipe: Recipe) -> list[Problem]:
     usual = f"5-10 % are usual ({-(-steps // 20)} to {max(1, steps // 10)})" if steps >= 20 else f"give at most {steps}"
     text = f"{warmup} is more than train.steps ({steps}), so the peak learning rate would never be reached; {usual}"
     return [Problem(("train", "schedule", "warmup_steps"), text)]
+
+
+def _profile(recipe: Recipe) -> list[Problem]:
+    if recipe.watch.profile is None or (recipe.watch.profiled and recipe.watch.profiled[-1] <= recipe.train.steps):
+        return []
+    steps = recipe.train.steps
+    text = f"{recipe.watch.profile} names no steps of a run of {steps}; give first:last, such as {max(1, steps // 2)}:{steps}"
+    return [Problem(("watch", "profile"), text)]
 
 
 def _validation(recipe: Recipe) -> list[Problem]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
+from danlu.recipe.curate_sections import CurateSection
 from danlu.recipe.section import RESUMABLE, Section
 
 
@@ -22,6 +21,11 @@ class Source(Section):
         "a folder goes with all that is in it.",
     )
     text: str = Field("text", description="Field that holds the text in JSON and Parquet; dots reach into nested objects.")
+    code: bool | None = Field(
+        None,
+        description="Its texts are program code, which curation neither judges as prose nor changes where it counts; null: `.py` "
+        "files are.",
+    )
     weight: float = Field(
         1.0,
         gt=0,
@@ -59,37 +63,6 @@ class TokenizerSection(Section):
     def training(self) -> TrainTokenizer | None:
         """The training settings in force: the given ones, or the defaults when nothing is loaded."""
         return self.train or (None if self.path else TrainTokenizer())
-
-
-class DedupSection(Section):
-    """Near-duplicates: MinHash LSH over words or, where words are not spaced, characters; the best copy of each group stays."""
-
-    threshold: float = Field(0.8, ge=0.3, le=0.99, description="Jaccard similarity from which two documents count as copies.")
-    permutations: int = Field(112, ge=16, le=1024, description="Hash functions; more of them judge pairs more sharply.")
-    rows: int | None = Field(
-        None,
-        ge=1,
-        description="Hashes in a band, a divisor of permutations; null: as many as still find a pair at the threshold.",
-    )
-    shingle: int = Field(5, ge=1, le=32, description="Words, or characters of unspaced scripts, in a shingle.")
-    verify: Literal["estimate", "exact"] = Field(
-        "estimate", description="How a candidate pair is checked: by all its hashes, or by its true Jaccard."
-    )
-
-    @model_validator(mode="after")
-    def _whole_bands(self) -> DedupSection:
-        if self.rows is not None and self.permutations % self.rows:
-            raise ValueError(f"rows {self.rows} does not divide permutations {self.permutations}; choose a divisor")
-        return self
-
-
-class CurateSection(Section):
-    """What is done to documents between reading and tokenising."""
-
-    dedup: DedupSection | None = Field(None, description="Leave out near-duplicates; null: keep them.")
-    workers: int = Field(
-        0, ge=0, le=256, description="Processes; 0: one a core, if there is enough to do.", json_schema_extra=RESUMABLE
-    )
 
 
 class DataSection(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from danlu.model.shape import RopeScaling
+from danlu.recipe.curate_sections import CurateSection
 from danlu.recipe.section import Section
 from danlu.recipe.sections import Recipe
 
@@ -32,6 +33,8 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
+    if (curate := data.curate) is not None:
+        found += _curation(curate)
     if recipe.memory.recompute == "none":
         found += _changed("memory", recipe.memory, ["recompute_every"], "memory.recompute is none")
     offloads = {name: getattr(recipe.memory, name) for name in ("offload_optimizer", "offload_parameters")}
@@ -49,6 +52,20 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     if doctor.every == 0 or doctor.on_critical != "rollback":
         why = "doctor.every is 0" if doctor.every == 0 else f"doctor.on_critical is {doctor.on_critical}"
         found += _changed("doctor", doctor, ["rollbacks", "skip_batches", "rollback_rate"], why)
+    return found
+
+
+def _curation(curate: CurateSection) -> list[str]:
+    found = []
+    if curate.quality is None and curate.quality_model is None and curate.boilerplate is None:
+        found += _changed("data.curate", curate, ["noise_ratio"], "no stage has soft rules: quality, quality_model, boilerplate")
+    if curate.quality is not None and curate.language is None:
+        why = "data.curate.language is null, so that no text's language is known"
+        found += _changed("data.curate.quality", curate.quality, ["languages"], why)
+        for family, name in (("gopher", "least_stop_words"), ("chinese", "least_common_characters")):
+            section = getattr(curate.quality, family)
+            if section is not None:
+                found += _changed(f"data.curate.quality.{family}", section, [name], why)
     return found
 
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from danlu.errors import UserError
 from danlu.recipe.explain import Origins, fail, from_validation
 from danlu.recipe.load import parse
-from danlu.recipe.overrides import apply
-from danlu.recipe.sections import Recipe
+from danlu.recipe.overrides import apply, spelled_out
+from danlu.recipe.sections import AUTOMATIC, Recipe
 from danlu.recipe.train_sections import ParallelSection
 
 FIELDS = ("data", "tensor", "pipeline", "zero_stage")
@@ -26,7 +26,9 @@ def for_inference(recipe: Recipe, overrides: Sequence[str], own_layout: bool, ro
     plain = recipe.model_dump(mode="json")
     plain["parallel"] = {name: plain["parallel"][name] for name in FIELDS} if own_layout else {}
     origins = Origins("recipe")
-    tree = apply(plain, overrides, origins)
+    tree = spelled_out(apply(plain, overrides, origins))
+    if asked := [name for name in AUTOMATIC if tree.get(name) == {"auto": True}]:
+        raise UserError(f"{asked[0]}: auto is for training; give parallel.data and the like here, or --layout for the run's own")
     try:
         parallel = Recipe.model_validate(tree).parallel
     except ValidationError as error:

@@ -52,7 +52,7 @@ def _set(node: Any, annotation: Any, default: Any, above: Path, names: Sequence[
         field = section.model_fields.get(name)
         if field is None:
             raise fail([Problem(path, f"no such key; {unknown_key(path).text}")], origins)
-        content = {} if node is _ABSENT or node is None else node
+        content = {} if node is _ABSENT or node is None or node == "default" else node
         if not isinstance(content, dict):
             raise fail([Problem(above, f"{shown(node)} is no section, so {dotted(path)} cannot be set; mend it first")], origins)
         inner_default = _ABSENT if field.is_required() else field.get_default(call_default_factory=False)

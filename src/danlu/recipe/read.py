@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
+from danlu.encoding import decoded
 from danlu.errors import UserError
 from danlu.recipe.fields import Path, dotted
 
@@ -46,11 +47,7 @@ def read_file(path: FilePath) -> tuple[object, Lines]:
         raise UserError(
             f"{path}: is larger than {SIZE_LIMIT:_} bytes, so it is no recipe; name the YAML file that describes the run"
         )
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    return read_text(text, str(path))
+    return read_text(decoded(raw, path), str(path))
 
 
 def read_text(text: str, where: str, *, one_line: bool = False) -> tuple[object, Lines]:

@@ -53,6 +53,9 @@ def json_schema() -> dict[str, Any]:
     for name in AUTOMATIC:
         section = schema["properties"][name]
         schema["properties"][name] = {"anyOf": [{"$ref": section.pop("$ref")}, {"const": "auto"}], **section}
+    for field in schema["$defs"]["CurateSection"]["properties"].values():
+        if any("$ref" in kind for kind in field.get("anyOf", ())):
+            field["anyOf"].append({"const": "default"})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "danlu recipe"}
 
 
@@ -61,7 +64,8 @@ def reference_markdown() -> str:
     sections: list[tuple[Path, type[BaseModel], bool]] = [((), Recipe, False)]
     for entry in every_field():
         entries = entry_annotation(entry.field.annotation)
-        if section := section_class(entry.field.annotation if entries is None else entries):
+        section = section_class(entry.field.annotation if entries is None else entries)
+        if section and not any(section is other for _, other, _ in sections):  # what comes again is described once
             sections.append((entry.path, section, entries is not None))
     return "\n".join([_HEAD, *(_section(*each) for each in sections), _other_names()])
 

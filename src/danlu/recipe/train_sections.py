@@ -46,7 +46,9 @@ class ScheduleSection(Section):
 class TrainSection(Section):
     """How the model is trained."""
 
-    engine: Literal["torch", "paddle"] = Field("torch", description="The framework.")
+    engine: Literal["torch", "paddle"] = Field(
+        "torch", description="The framework; a run can change it on the way.", json_schema_extra=RESUMABLE
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU when there is one.")
     steps: int = Field(1000, gt=0, description="Optimizer steps.")
     global_batch: int = Field(32, gt=0, description="Samples an optimizer step, over all micro-batches and ranks.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from danlu.recipe.section import RESUMABLE, Section
@@ -23,6 +25,11 @@ class GenerateSection(Section):
 class WatchSection(Section):
     """What a person sees."""
 
+    page: bool = Field(
+        False,
+        description="Serve the live page on 127.0.0.1 for as long as the training runs, and print its address.",
+        json_schema_extra=RESUMABLE,
+    )
     print_every: int = Field(
         10, gt=0, description="Steps between printed lines where stdout is no terminal.", json_schema_extra=RESUMABLE
     )
@@ -40,8 +47,46 @@ class WatchSection(Section):
         "before checkpoints only.",
         json_schema_extra=RESUMABLE,
     )
+    statistics_every: int = Field(
+        20,
+        ge=0,
+        description="Steps between statistics of every tensor (weights, gradients, updates, activations), of the attention "
+        "logits and of the batch; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    histograms_every: int = Field(
+        50,
+        ge=0,
+        description="Steps between histograms of the same, which come with the statistics; 0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    system_every: int = Field(
+        10,
+        ge=0,
+        description="Steps between readings of CPU, GPU, memory, disk and network, and of the time split, on every process; "
+        "0: none.",
+        json_schema_extra=RESUMABLE,
+    )
+    export: list[Literal["visualdl", "tensorboard"]] = Field(
+        [],
+        description="Formats in which the metrics are written as well while the run goes on, each into a folder of its name in "
+        "the run folder.",
+        json_schema_extra=RESUMABLE,
+    )
+    profile: str | None = Field(
+        None,
+        pattern=r"^[1-9]\d{0,8}:[1-9]\d{0,8}$",
+        description="First and last step, such as 10:15, that are profiled operator by operator; null: none.",
+        json_schema_extra=RESUMABLE,
+    )
     memory: bool = Field(
         False,
         description="Meter one step operator by operator: peak bytes of parameters, gradients, optimizer, activations, the rest.",
         json_schema_extra=RESUMABLE,
     )
+
+    @property
+    def profiled(self) -> range:
+        """The steps that are profiled."""
+        first, last = map(int, (self.profile or "1:0").split(":"))
+        return range(first, last + 1)

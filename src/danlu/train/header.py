@@ -7,6 +7,7 @@ from pathlib import Path
 from danlu.data.prepared import Prepared
 from danlu.model.counts import parameter_count, state_bytes
 from danlu.model.shape import ModelShape
+from danlu.plural import many
 from danlu.recipe import Recipe, ignored
 from danlu.train.position import Position
 from danlu.train.room import no_disk
@@ -20,7 +21,7 @@ def header_rows(
     """The model, the data, the machine, what is ignored and what may go wrong."""
     steps = recipe.train.steps
     tokens, total = prepared.train.tokens, recipe.train.global_batch * recipe.data.sequence_length * steps
-    batch = f"{recipe.train.global_batch} samples of {recipe.data.sequence_length} tokens"
+    batch = f"{many(recipe.train.global_batch, 'sample')} of {recipe.data.sequence_length} tokens"
     if recipe.accumulation > 1:
         batch += f", in {recipe.accumulation} micro-batches of {recipe.micro_batch}"
     parameters = count(parameter_count(shape))

@@ -19,6 +19,7 @@ from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, E
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.train import checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
@@ -27,6 +28,8 @@ from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
+from danlu.train.profiling import Profiling
+from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
 from danlu.train.schedule import learning_rate
 from danlu.watch import probes
@@ -48,7 +51,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
         resumed = session.restore()
         if session.position.step >= recipe.train.steps:
-            live.note(f"already trained: {session.position.step} of {recipe.train.steps} steps")
+            live.note(f"already trained: {session.position.step} of {many(recipe.train.steps, 'step')}")
             return session.summary()
         session.check_replicas()
         session.measure_peak()
@@ -107,6 +110,9 @@ class _Session:
             world_size=recipe.parallel.data,
         )
         self.attendant = Attendant(recipe, shape, engine, prepared)
+        whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.profiling = Profiling(recipe, engine, folder)
+        self.recording = Recording(recipe, engine, whole, recorder)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -155,9 +161,15 @@ class _Session:
 
     def _open_segment(self) -> None:
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
+        info |= {
+            "steps": self.recipe.train.steps,
+            "tokens_per_step": self.step_tokens,
+            "flops_per_step": self.flops * self.step_tokens,
+        }
         self.attendant.begin(self.position, self.folder / "metrics.sqlite")
         if self.recorder is not None:
             self.recorder.start_segment(self.position.step + 1, info | self.attendant.information)
+            follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
 
     def header_rows(self) -> list[tuple[str, str]]:
         """What is printed before the first step."""
@@ -195,7 +207,7 @@ class _Session:
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
-                self.event("finished", f"all {train.steps} steps done")
+                self.event("finished", f"all {many(train.steps, 'step')} done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
                 self._save(background=self.recipe.checkpoint.asynchronous and not last)
             if position.non_finite >= train.non_finite_limit:
@@ -215,6 +227,7 @@ class _Session:
             warmup_steps=self.recipe.warmup_steps,
             final_ratio=train.schedule.final_ratio,
         )
+        self.profiling.before(position.step + 1)
         start = time.perf_counter()
         self._doing("loads data")
         batch = next(batches)
@@ -222,7 +235,7 @@ class _Session:
         waited = time.perf_counter() - start
         signals = self.attendant.before(position, batch)
         start = time.perf_counter() - waited  # what is measured beside the step is no part of it
-        result = self._metered(batch, rate) if position.step == self.metered else self.engine.train_step(batch, rate)
+        result = self._train(batch, rate)
         seconds = time.perf_counter() - start
         signals |= self.attendant.after(position)
         position.step += 1
@@ -235,6 +248,8 @@ class _Session:
         self._judge(result)
         self._record(signals)
         self._show(result, rate, seconds, waited)
+        if (said := self.profiling.after(position.step, result, seconds, waited, position.peak)) is not None:
+            self.live.note(said)
 
     def _batches(self) -> Iterator[Batch]:
         """Those of the steps that are left."""
@@ -265,19 +280,23 @@ class _Session:
         self._save(background=False)  # or a run that is killed now would meet the same batches again
         return True
 
-    def _metered(self, batch: Batch, rate: float) -> StepResult:
+    def _train(self, batch: Batch, rate: float) -> StepResult:
+        step = self.position.step + 1
+        if self.position.step != self.metered:
+            return self.recording.train_step(step, batch, rate)
         result, ranks = self.engine.metered_step(batch, rate)
         text = memory_text(ranks)
-        step = self.position.step + 1
         self.live.note(f"step {step}: {text}")
         if self.recorder is not None:
             self.recorder.event(step, "memory", text, ranks=ranks)
+        self.recording.memory(step, ranks)
         return result
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
             self.position.non_finite, self.changed = 0, True
             return
+        self.position.skipped += 1
         if result.skipped == LOSS_SCALE_OVERFLOW:
             self.changed = True
         elif result.skipped != NOTHING_SUPERVISED:
@@ -294,9 +313,8 @@ class _Session:
             "train/loss": result.loss,
             "train/gradient_norm": result.gradient_norm,
             "train/learning_rate": rate,
+            "train/skipped_steps": position.skipped,
             "train/tokens_per_second": speed,
-            "time/step": seconds,
-            "time/data_wait": waited,
             "memory/resident_bytes": memory,
         }
         if mfu is not None:
@@ -306,7 +324,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self._record(values)
+        self.attendant.add(position.step, self.recording.step(position.step, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -334,7 +352,7 @@ class _Session:
         return rate / position.peak
 
     def _validate(self) -> None:
-        position = self.position
+        position, start = self.position, time.perf_counter()
         self._doing("validates")
         total, tokens = 0.0, 0
         for batch in evaluation_batches(
@@ -350,10 +368,10 @@ class _Session:
             return
         loss = total / tokens
         position.validation_loss = loss
-        values = {"validation/loss": loss}
+        values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
         if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
-        self._record(values)
+        self._record(values | {"time/validation": time.perf_counter() - start})
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self, background: bool) -> None:
@@ -380,6 +398,7 @@ class _Session:
             self.saved = self.begun
             said = f"saved {done.path.name} in {duration(done.seconds)}"
             self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
+            self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
         """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from danlu.model.counts import parameter_count
 from danlu.model.shape import ModelShape
+from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.watch.format import count
 
@@ -30,6 +31,8 @@ class Position:
     """The last validation loss / the mean of the recent losses at that time."""
     non_finite: int = 0
     """Non-finite steps in a row."""
+    skipped: int = 0
+    """Steps whose update was not applied."""
     tokens: int = 0
     """Tokens that went through the training steps."""
     step_seconds: float = 0.0
@@ -69,7 +72,7 @@ def summary(position: Position, recipe: Recipe, shape: ModelShape) -> dict[str, 
 
 def summary_rows(position: Position, summary: dict[str, Any], steps: int, saved: int | None) -> list[tuple[str, str]]:
     """The same for a person, when the run ends before its last step; ``saved`` is the step of the newest checkpoint."""
-    rows = [("stopped", f"after {summary['steps']} of {steps} steps, {count(summary['tokens'])} tokens")]
+    rows = [("stopped", f"after {summary['steps']} of {many(steps, 'step')}, {count(summary['tokens'])} tokens")]
     if summary["first_loss"] is not None:
         recent = f"{summary['recent_loss']:.3f} in the mean of the last {len(position.recent_losses)}"
         rows.append(("loss", f"{summary['first_loss']:.3f} at the first step, {recent}"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import psutil
 
 from danlu.errors import UserError
+from danlu.files import why
 from danlu.model.counts import state_bytes
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 from danlu.watch import probes
 from danlu.watch.format import bytes_text
 
+DISK = "disk"
 IN_MEMORY = ("tmpfs", "ramfs")
 """File systems that are no disk."""
 
@@ -40,16 +43,29 @@ def _fits(place: str, size: int, recipe: Recipe, run: Path) -> tuple[bool, str]:
         # In a CPU run the setting does nothing, and what is told of it is that.
         free = probes.available_memory_bytes()
         return recipe.train.device == "cpu" or size <= free, f"{bytes_text(free)} of memory are free"
+    check_folder(recipe)
     folder = _folder(recipe, run)
-    if recipe.memory.offload_folder and not folder.is_dir():
-        raise UserError(f"memory.offload_folder: there is no folder {folder}; make it, or name one on a fast local disk")
     free = probes.disk_free_bytes(folder)
     return size <= free, f"{bytes_text(free)} are free on the disk of {folder}"
 
 
+def check_folder(recipe: Recipe) -> None:
+    """UserError: what is offloaded to disk has a folder of its own, which is not there or cannot be written."""
+    if not recipe.memory.offload_folder or DISK not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
+        return
+    folder = Path(recipe.memory.offload_folder).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"memory.offload_folder: there is no folder {folder}; make it, or name one on a fast local disk")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"memory.offload_folder: {folder} cannot be written: {why(error)}; name another one") from None
+
+
 def no_disk(recipe: Recipe, run: Path) -> str | None:
     """A warning where what is offloaded to disk would lie in memory all the same."""
-    if "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
+    if DISK not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
         return None
     kind = _file_system(folder := _folder(recipe, run))
     way_out = "name a folder on a local disk in memory.offload_folder"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from danlu.engines.torch import weights
+from danlu.engines import hugging_face
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.weights import write_file
 from danlu.errors import UserError
@@ -101,7 +101,7 @@ def test_shards_are_read_by_transformers_and_by_us(
     engine_of: EngineOf, engine: TorchEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 30_000
-    monkeypatch.setattr(weights, "SHARD_BYTES", limit)
+    monkeypatch.setattr(hugging_face, "SHARD_BYTES", limit)
     engine.export_weights(tmp_path, "fp32")
     (tmp_path / "config.json").write_text(json.dumps(to_hugging_face(engine.shape, bos_token_id=None, eos_token_id=None)))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.spool import LINES, PLACES, REJECTED, Spool, rejection
+from danlu.data.curate.lines import Lines, lines_of
+from danlu.data.curate.spool import PLACES, REJECTED, Spool, rejection
+from danlu.data.curate.tally import Tally
 from danlu.data.dedup.groups import Sketches
+from danlu.data.json_values import pick
 
-KEPT, LEFT_OUT = "kept", "rejected"
-"""Folders of the result; each shard has a file in both."""
+KEPT, NOISE, LEFT_OUT = "kept", "noise", "rejected"
+"""Folders of the result; each shard has a file in the first and the last, and in the second where something was drawn."""
 EXACT, NEAR = "exact", "near"
 
 
@@ -32,55 +34,90 @@ class Copies(NamedTuple):
     """Where those are now: file and line of the result."""
 
 
-def last_pass(spool: Spool, folder: Path, first: int, copies: Copies, sketches: Sketches | None) -> Counter[str]:
-    """Write folder/kept/<shard>.jsonl and folder/rejected/<shard>.jsonl; count the copies by rule.
+def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies, sketches: Sketches | None) -> Tally:
+    """Write folder/kept/<shard>.jsonl and folder/rejected/<shard>.jsonl; tell of the copies.
 
-    first: number of the shard's first document over all shards.
+    field: where the text stands in a line. first: number of the shard's first document over all shards. What failed a soft
+    rule goes into neither file.
     """
     name = spool.folder.name
     kept, left_out = folder / KEPT / f"{name}.jsonl", folder / LEFT_OUT / f"{name}.jsonl"
     partial, aside = left_out.with_suffix(".partial"), kept.with_suffix(".partial")
     leaves = np.zeros(spool.documents, bool)
     leaves[copies.rows] = True
-    counts: Counter[str] = Counter()
+    tally = Tally()
     shutil.copyfile(spool.folder / REJECTED, partial)
     if len(copies.rows):
         assert sketches is not None
         pair = copies.rows + first, copies.leaders
         same, alike = sketches.same(*pair), sketches.estimates(*pair)
-        with partial.open("ab", buffering=1 << 20) as out, (spool.folder / PLACES).open("rb") as places:
+        lengths = spool.lengths()[copies.rows]
+        with partial.open("ab", buffering=1 << 20) as out:
             found = zip(
-                _only(places, leaves), _lines(spool, copies.rows), copies.names, same.tolist(), alike.tolist(), strict=True
-            )
-            for place, line, leader, is_same, jaccard in found:
-                rule = EXACT if is_same else NEAR
-                counts[f"dedup.{rule}"] += 1
-                out.write(rejection("dedup", rule, round(jaccard, 3), place.rstrip(b"\n").decode(), line, kept=leader))
-    _copy(spool, ~leaves, aside)
+                _places(spool, copies.rows), lines_of(spool, copies.rows), copies.names, same.tolist(), alike.tolist(),
+                lengths.tolist(), strict=True,
+            )  # fmt: skip
+            for place, line, leader, is_same, jaccard, length in found:
+                rule, value = EXACT if is_same else NEAR, round(jaccard, 3)
+                tally.turned_down(f"dedup.{rule}", value, place, partial_text(tally, f"dedup.{rule}", line, field), length)
+                out.write(rejection("dedup", rule, value, place, line, kept=leader))
+    with Lines(spool) as lines:
+        lines.copy(~leaves & (spool.draws() == 0), aside)
     os.replace(partial, left_out)
     os.replace(aside, kept)
-    return counts
+    return tally
+
+
+def noise_pass(spool: Spool, field: str, folder: Path, drawn: Array, copies: Array) -> Tally:
+    """Write folder/noise/<shard>.jsonl, and add what failed a soft rule and was not drawn to what is rejected.
+
+    drawn, copies: rows in order; those of `copies` are alike to something better, and are never drawn.
+    """
+    name = spool.folder.name
+    rows = np.flatnonzero(spool.draws())
+    stays = np.zeros(spool.documents, bool)
+    stays[drawn] = True
+    tally = Tally()
+    if len(drawn):
+        with Lines(spool) as lines:
+            lines.copy(stays, folder / NOISE / f"{name}.jsonl")
+    rows = rows[~stays[rows]]
+    lengths, alike = spool.lengths()[rows], np.isin(rows, copies)
+    found = zip(
+        spool.failures(rows), _places(spool, rows), lines_of(spool, rows), lengths.tolist(), alike.tolist(), strict=True
+    )  # fmt: skip
+    with (folder / LEFT_OUT / f"{name}.jsonl").open("ab", buffering=1 << 20) as out:
+        for why, place, line, length, is_copy in found:
+            rule = f"{why['stage']}.{why['rule']}"
+            tally.turned_down(rule, why["value"], place, partial_text(tally, rule, line, field), length)
+            more = {"also": "dedup"} if is_copy else {}
+            out.write(rejection(why["stage"], why["rule"], why["value"], place, line, soft=True, **more))
+    return tally
+
+
+def partial_text(tally: Tally, rule: str, line: bytes, field: str) -> str:
+    """The text of a line where the tally still wants to show one of the rule."""
+    return _text(line, field) if tally.wants(rule) else ""
+
+
+def texts_of(spool: Spool, field: str, rows: Array) -> Iterator[str]:
+    """The texts of rows; `field`: where they stand in a line."""
+    return (_text(line, field) for line in lines_of(spool, rows))
+
+
+def _text(line: bytes, field: str) -> str:
+    text = pick(json.loads(line), field)
+    assert isinstance(text, str)
+    return text
+
+
+def _places(spool: Spool, rows: Array) -> Iterator[str]:
+    wanted = np.zeros(spool.documents, bool)
+    wanted[rows] = True
+    with (spool.folder / PLACES).open("rb") as places:
+        for place in _only(places, wanted):
+            yield place.rstrip(b"\n").decode()
 
 
 def _only(lines: Iterable[bytes], wanted: Array) -> Iterator[bytes]:
     return (line for line, want in zip(lines, wanted.tolist(), strict=True) if want)
-
-
-def _lines(spool: Spool, rows: Array) -> Iterator[bytes]:
-    ends = spool.ends()
-    with (spool.folder / LINES).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for row in rows.tolist():
-            yield data[int(ends[row - 1]) if row else 0 : int(ends[row])]
-
-
-def _copy(spool: Spool, stays: Array, target: Path) -> None:
-    """Copy the lines that stay, run by run."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
-    ends = np.concatenate([[0], spool.ends()])
-    with (spool.folder / LINES).open("rb") as source, target.open("wb") as out:
-        for start, stop in zip(ends[edges[::2]].tolist(), ends[edges[1::2]].tolist(), strict=True):
-            source.seek(start)
-            while start < stop:
-                piece = source.read(min(stop - start, 1 << 20))
-                out.write(piece)
-                start += len(piece)

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,27 +15,36 @@ from typing import Any
 import numpy as np
 
 from danlu import __version__
-from danlu.data.curate.final import KEPT, LEFT_OUT, Copies, last_pass
+from danlu.data.curate.account import account
+from danlu.data.curate.execute import each, settled, told
+from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
+from danlu.data.curate.finish import Finish
+from danlu.data.curate.noise import Count, byte_sizes
+from danlu.data.curate.page import write_page
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
+from danlu.data.curate.stages import stages_of
+from danlu.data.curate.tally import Tally
 from danlu.data.dedup.groups import Groups, Sketches, find
 from danlu.data.dedup.plan import Plan, plan_of
-from danlu.data.dedup.sketch import ShardSketch, Sketcher
+from danlu.data.dedup.sketch import ShardSketch, Sketcher, back_to_back
 from danlu.data.ledger import Ledger
-from danlu.data.progress import EVERY, amount
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
 from danlu.recipe.data_sections import DataSection
 
 Report = Callable[[str], None]
+Counter = Callable[[list[SourceFile]], Count]
 REPORT, STATE, WORK = "report.json", "state.json", "work"
 BUSY = "another process is curating into this folder; wait for it, or choose another folder"
 WORTH_A_PROCESS = 256 << 20
 """Bytes of input on disk; less is read sooner than another process has started, and that costs CPU besides."""
-LARGEST = 10
-"""Groups of copies that the report names."""
+NAMED = 5
+"""Rules that the summary names."""
+FAR_BELOW = 1e9
+"""Off the score of what failed a soft rule, where the best of some copies is chosen."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,12 @@ class Settings:
     stages: tuple[Stage, ...] = ()
     plan: Plan | None = None
     """How copies are found; None: they are not looked for."""
+    noise_ratio: float = 0.0
+    """Share of the kept tokens that comes from what failed a soft rule."""
+    weights: tuple[float, ...] = ()
+    """Passes over each source, by which tokens count for noise; empty: one."""
+    tokens: str = "bytes"
+    """By what tokens are counted, in words, for who reads the report."""
     bad_line_limit: float = 0.01
     workers: int = 1
     """0: as many as there are cores, but none for less than WORTH_A_PROCESS of input."""
@@ -61,7 +72,11 @@ def settings_of(data: DataSection) -> Settings:
     section = data.curate
     assert section is not None
     return Settings(
+        stages=stages_of(section),
         plan=None if section.dedup is None else plan_of(section.dedup),
+        noise_ratio=section.noise_ratio,
+        weights=tuple(source.weight for source in data.sources),
+        tokens=repr(data.tokenizer),
         bad_line_limit=data.bad_line_limit,
         workers=section.workers,
         memory=byte_count(data.memory),
@@ -89,15 +104,26 @@ class Curated:
 
     def files(self) -> list[SourceFile]:
         """The kept documents as files to read, those of one source together and in order."""
-        found = []
-        for shard in self.report["shards"]:
-            path = self.folder / KEPT / f"{shard['name']}.jsonl"
-            found.append(SourceFile(str(path), shard["source"], shard["field"], path.stat().st_size))
-        return found
+        return _files(self.folder, self.report["shards"], (KEPT, NOISE))
+
+    def clean_files(self) -> list[SourceFile]:
+        """The same without what came back as noise."""
+        return _files(self.folder, self.report["shards"], (KEPT,))
 
 
-def curate(listing: Listing, folder: Path, settings: Settings, report: Report) -> Curated:
+def _files(folder: Path, shards: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> list[SourceFile]:
+    found = []
+    for shard in shards:
+        for path in [folder / part / f"{shard['name']}.jsonl" for part in parts]:
+            if path.exists():
+                found.append(SourceFile(str(path), shard["source"], shard["field"], path.stat().st_size))
+    return found
+
+
+def curate(listing: Listing, folder: Path, settings: Settings, report: Report, counter: Counter | None = None) -> Curated:
     """Make a folder with what is worth keeping of the sources, why the rest is not, and report.json.
+
+    counter: makes of the files that are kept a function that counts tokens, for noise control; without it, it counts bytes.
 
     It is built in `<folder>.partial`, where an interrupted job leaves its shards; the next one with the same input and
     settings goes on from there. A folder that the same job completed is returned as it is.
@@ -121,7 +147,8 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report) -
         partial = folder.with_name(folder.name + ".partial")
         try:
             _resume(partial, identity, report)
-            _run(listing, partial, settings, identity, report)
+            with settled(lambda: _load(settings)):
+                _run(listing, partial, settings, identity, report, counter)
             if folder.exists():
                 folder.rmdir()
             os.replace(partial, folder)
@@ -140,7 +167,10 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report) -
 def summary(done: Curated) -> str:
     """One line on what became of the documents."""
     facts = done.report
-    rules = ", ".join(f"{count:,} {rule}" for rule, count in facts["rules"].items())
+    most = sorted(facts["rules"].items(), key=lambda pair: -pair[1])
+    rules = ", ".join(f"{count:,} {rule}" for rule, count in most[:NAMED])
+    if len(most) > NAMED:
+        rules += f", {sum(count for _, count in most[NAMED:]):,} by {len(most) - NAMED} other rules"
     return (
         f"curated: {facts['records']:,} records in, {facts['kept']:,} kept, {facts['rejected']:,} rejected"
         + (f" ({rules})" if rules else "")
@@ -151,6 +181,8 @@ def summary(done: Curated) -> str:
 def _identity(listing: Listing, settings: Settings) -> str:
     """SHA-256 of all that the result depends on."""
     parts: list[Any] = [__version__, repr(settings.plan), [repr(stage) for stage in settings.stages], settings.bad_line_limit]
+    if settings.noise_ratio:
+        parts.append([settings.noise_ratio, settings.weights, settings.tokens])
     for file in listing.files:
         parts.append([file.path, file.source, file.text, file.size, os.stat(file.path).st_mtime_ns])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -173,16 +205,27 @@ def _resume(partial: Path, identity: str, report: Report) -> None:
     write_json(state, identity)
 
 
-def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report) -> None:
+def _load(settings: Settings) -> None:
+    """Compile what is not compiled yet, so that no two workers do it at once."""
+    for stage in settings.stages:
+        stage.apply([])
+    if (plan := settings.plan) is not None:
+        from danlu.data import json_scan
+
+        Sketcher(plan).sketch(*back_to_back([b"a"]))
+        line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
+        room = np.empty(1, np.int64)
+        json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
+
+
+def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report, counter: Counter | None) -> None:
     plan = settings.plan
     workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
     cut = shards(listing.files)
     work = partial / WORK
-    if plan is not None:
-        Sketcher(plan).sketch([b"compile, so that no two workers do it at once"])
-    jobs = [(first_pass, shard, work, settings.stages, plan) for shard in cut]
+    jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
     sizes = [sum(file.size for file in shard.files) for shard in cut]
-    _progress(_each(jobs, workers), sizes, report)
+    told(each(jobs, workers), sizes, report)
     spools = [Spool.open(work / shard.name) for shard in cut]
     ledger = _ledger(listing, spools, settings.bad_line_limit)
     found, sketches = None, None
@@ -190,37 +233,47 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
         sketches = Sketches([ShardSketch(spool.folder, spool.documents, plan) for spool in spools], plan)
         found = _copies(cut, spools, sketches, settings)
         report(f"copies: {found.groups:,} groups, {int((found.leader >= 0).sum()):,} documents have a better copy")
-    rejected: Counter[str] = Counter()
+    tally = Tally()
     for spool in spools:
-        rejected += Counter(spool.counts["rejected"])
-    finals = _finals(spools, partial, found, sketches)
-    for _, counts in _each([(last_pass, *final) for final in finals], workers):
-        rejected += counts
-    kept = ledger.documents - rejected.total()
+        tally.add(spool.counts["tally"])
+    finish = Finish.of(cut, spools, found, sketches, partial, workers)
+    finish.keep(tally)
+    described = [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut]
+    noise = None
+    if settings.noise_ratio:
+        count = counter(_files(partial, described, (KEPT,))) if counter else byte_sizes
+        noise = finish.noise(tally, settings.noise_ratio, settings.weights or (1.0,) * len(listing.fingerprints), count)
+    names = [stage.name for stage in settings.stages] + ["dedup"] * (plan is not None)
+    kept = ledger.documents - tally.rules.total()
     if not kept:
-        raise UserError(f"nothing is kept of {ledger.records:,} records: {dict(rejected.most_common(3))}, {ledger.bad:,} bad")
-    write_json(
-        partial / REPORT,
-        {
-            "identity": identity,
-            "records": ledger.records,
-            "kept": kept,
-            "rejected": rejected.total(),
-            "empty": ledger.empty,
-            "unreadable": ledger.bad,
-            "rules": dict(sorted(rejected.items())),
-            "groups": found.groups if found else 0,
-            "largest_groups": _largest(found, spools) if found else [],
-            "read": ledger.as_dict(),
-            "shards": [{"name": shard.name, "source": shard.source, "field": shard.field} for shard in cut],
-        },
-    )
+        most = dict(tally.rules.most_common(3))
+        raise UserError(f"nothing is kept of {ledger.records:,} records: {most}, {ledger.bad:,} bad")
+    paths = [fingerprint["path"] for fingerprint in listing.fingerprints]
+    made = {
+        "identity": identity,
+        "records": ledger.records,
+        "kept": kept,
+        "rejected": tally.rules.total(),
+        "empty": ledger.empty,
+        "unreadable": ledger.bad,
+        "rules": dict(sorted(tally.rules.items())),
+        "groups": found.groups if found else 0,
+        "largest_groups": finish.largest(),
+        **account([shard.source for shard in cut], spools, finish.fate, noise, tally, names),
+        "read": ledger.as_dict(),
+        "shards": described,
+    }
+    for row in made["sources"]:
+        row["path"] = paths[row["source"]]
+    write_page(partial, made)
+    write_json(partial / REPORT, made)
     (partial / STATE).unlink()
     shutil.rmtree(work)
 
 
 def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, settings: Settings) -> Groups:
-    score = np.concatenate([spool.scores() for spool in spools])
+    # Of copies one that failed a rule never stands for one that did not.
+    score = np.concatenate([spool.scores() - FAR_BELOW * (spool.draws() > 0) for spool in spools])
     length = np.concatenate([spool.lengths() for spool in spools])
     jaccard = None
     if sketches.plan.verify == "exact":
@@ -228,44 +281,6 @@ def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, s
 
         jaccard = Texts(spools, [shard.field for shard in cut], sketches.firsts, sketches.plan).jaccard
     return find(sketches, score, length, settings.memory, jaccard)
-
-
-def _finals(
-    spools: Sequence[Spool], partial: Path, found: Groups | None, sketches: Sketches | None
-) -> Iterator[tuple[Spool, Path, int, Copies, Sketches | None]]:
-    """The arguments of the last pass of each shard."""
-    first = 0
-    lines = _lines(found, spools) if found else None
-    for spool in spools:
-        rows = leaders = np.empty(0, np.int64)
-        names: list[str] = []
-        if found is not None and lines is not None:
-            mine = found.leader[first : first + spool.documents]
-            rows = np.flatnonzero(mine >= 0)
-            leaders = mine[rows]
-            names = lines(leaders)
-        yield spool, partial, first, Copies(rows, leaders, names), sketches
-        first += spool.documents
-
-
-def _lines(found: Groups, spools: Sequence[Spool]) -> Callable[[np.ndarray[Any, Any]], list[str]]:
-    """A function from numbers of kept documents to file and line of the result."""
-    firsts = np.cumsum([0, *(spool.documents for spool in spools)])
-    stays = np.concatenate([[0], np.cumsum(found.leader < 0)])
-
-    def names(documents: np.ndarray[Any, Any]) -> list[str]:
-        shard = np.searchsorted(firsts, documents, side="right") - 1
-        line = stays[documents] - stays[firsts[shard]] + 1
-        return [f"{KEPT}/{spools[s].folder.name}.jsonl:{n}" for s, n in zip(shard.tolist(), line.tolist(), strict=True)]
-
-    return names
-
-
-def _largest(found: Groups, spools: Sequence[Spool]) -> list[dict[str, Any]]:
-    leaders, copies = np.unique(found.leader[found.leader >= 0], return_counts=True)
-    order = np.lexsort((leaders, -copies))[:LARGEST]
-    names = _lines(found, spools)(leaders[order])
-    return [{"kept": name, "copies": int(count)} for name, count in zip(names, copies[order], strict=True)]
 
 
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
@@ -278,35 +293,3 @@ def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:
     whole.limit = limit
     whole.check()
     return whole
-
-
-def _each(jobs: Iterable[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """Call job[0](*job[1:]) for all jobs, in processes if there are several; yield number and result as they come."""
-    if workers <= 1:
-        for number, (function, *arguments) in enumerate(jobs):
-            yield number, function(*arguments)
-        return
-    context = multiprocessing.get_context("forkserver")  # a fork of this process would copy threads and locks in any state
-    context.set_forkserver_preload(["danlu.data.curate.shard", "danlu.data.dedup.kernels"])
-    with ProcessPoolExecutor(workers, context) as pool:
-        waiting = {}
-        for number, (function, *arguments) in enumerate(jobs):
-            waiting[pool.submit(function, *arguments)] = number
-            if len(waiting) >= 2 * workers:
-                finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    yield waiting.pop(future), future.result()
-        for future in list(waiting):
-            yield waiting[future], future.result()
-
-
-def _progress(results: Iterator[tuple[int, Any]], sizes: Sequence[int], report: Report) -> None:
-    began = last = time.monotonic()
-    total, done = sum(sizes), 0
-    for number, _ in results:
-        done += sizes[number]
-        now = time.monotonic()
-        if now - last >= EVERY and done < total:
-            last = now
-            left = (now - began) * (total - done) / max(1, done)
-            report(f"curating: {done / total:.0%}, {amount(done / (now - began))}/s, {left:.0f} s left")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.stage import Rejected
+from danlu.data.curate.stage import Judged, Rejected
+from danlu.data.curate.tally import Tally
 from danlu.data.ledger import one_line
+from danlu.data.line_texts import LineTexts
 from danlu.data.read import Document
+from danlu.data.sources import SourceFile, packed
 
-LINES, REJECTED, PLACES, DONE = "lines.jsonl", "rejected.jsonl", "places.txt", "done.json"
-_ENDS, _LENGTHS, _SCORES = "ends.bin", "lengths.bin", "scores.bin"
+LINES, REJECTED, PLACES, FAILED, DONE = "lines.jsonl", "rejected.jsonl", "places.txt", "failed.jsonl", "done.json"
+_FILES, _STARTS, _ENDS, _LENGTHS = "files.bin", "starts.bin", "ends.bin", "lengths.bin"
+_SCORES, _LANGUAGES, _DRAWS = "scores.bin", "languages.bin", "draws.bin"
+_LANGUAGE = "S4"
 
 
 def line_of(document: Document, text: str | None, field: str) -> bytes:
@@ -39,47 +45,112 @@ def line_of(document: Document, text: str | None, field: str) -> bytes:
 def rejection(stage: str, rule: str, value: float | str, place: str, line: bytes, **more: Any) -> bytes:
     """A line of JSON on a document that was left out: where it was, why, and the document itself."""
     why = {"stage": stage, "rule": rule, "value": value, **more, "place": place}
-    return json.dumps(why, ensure_ascii=False).encode()[:-1] + b', "document": ' + line.rstrip(b"\n") + b"}\n"
+    return _encoder()(why)[:-1] + b',"document":' + line.rstrip(b"\n") + b"}\n"
+
+
+def draw_key(text: bytes) -> int:
+    """Where a text stands in the order in which noise is drawn: not 0, uniform over texts, the same everywhere."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8, person=b"danlu noise").digest(), "little") | 1
+
+
+def _why(stage: str, rejected: Rejected) -> bytes:
+    return _encoder()({"stage": stage, "rule": rejected.rule, "value": rejected.value}) + b"\n"
+
+
+@cache
+def _encoder() -> Callable[[Any], bytes]:
+    from msgspec.json import Encoder
+
+    return Encoder().encode
 
 
 class SpoolWriter:
     """Writes one shard, front to back; its files are complete when `close` has returned."""
 
-    def __init__(self, folder: Path, field: str) -> None:
+    def __init__(self, folder: Path, field: str, files: Sequence[SourceFile]) -> None:
         self._field = field
-        self._lines, self._rejected, self._places, *self._numbers = (
-            (folder / name).open("wb", buffering=1 << 20) for name in (LINES, REJECTED, PLACES, _ENDS, _LENGTHS, _SCORES)
+        self._file_numbers = {file.path: number for number, file in enumerate(files, 1)}
+        names = (LINES, REJECTED, PLACES, FAILED, _FILES, _STARTS, _ENDS, _LENGTHS, _SCORES, _LANGUAGES, _DRAWS)
+        self._lines, self._rejected, self._places, self._failed, *self._numbers = (
+            (folder / name).open("wb", buffering=1 << 20) for name in names
         )
         self._end = 0
         self.documents = self.text_bytes = 0
-        self.rejected: Counter[str] = Counter()
-        """By stage and rule."""
+        self.tally = Tally()
+        self._left_out: list[Document] = []
+        """Rejected since the tally was last told."""
 
-    def keep(self, documents: Sequence[Document], before: Sequence[str], texts: Sequence[bytes]) -> None:
-        """Append documents. `before` are their texts when they were read, `texts` those of now in UTF-8."""
-        lines = [line_of(one, text, self._field) for one, text in zip(documents, before, strict=True)]
-        ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
-        self._end = int(ends[-1]) if lines else self._end
-        lengths = np.array([len(text) for text in texts], np.int64)
-        scores = np.array([document.score for document in documents], np.float64)
+    def keep(self, judged: Sequence[Judged], texts: Sequence[bytes]) -> None:
+        """Append documents; `texts` are theirs in UTF-8."""
+        documents = [one.document for one in judged]
+        lines = [line_of(one.document, one.before, self._field) for one in judged]
         self._lines.writelines(lines)
-        self._places.writelines(one_line(document.place).encode() + b"\n" for document in documents)
-        for file, array in zip(self._numbers, (ends, lengths, scores), strict=True):
-            file.write(array.data)
-        self.documents += len(documents)
+        ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
+        scores = np.array([document.score for document in documents], np.float64)
+        languages = np.array([document.language.encode() for document in documents], _LANGUAGE)
+        draws = np.array(
+            [0 if one.failed is None else draw_key(text) for one, text in zip(judged, texts, strict=True)], np.uint64
+        )
+        places = [one_line(document.place) for document in documents]
+        self._failed.writelines(_why(*one.failed) for one in judged if one.failed is not None)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        self._add(np.int32(0), self._end, ends, lengths, scores, languages, draws, places)
+        self._end = int(ends[-1]) if lines else self._end
+        self.tally.read(documents, lengths)
+        self._flush()
+
+    def keep_lines(self, texts: LineTexts) -> None:
+        """Append lines as they stand; those of a file that is not packed are left where they are."""
+        number, start = self._file_numbers[texts.file.path], texts.start
+        if packed(texts.file):
+            number, start = 0, self._end
+            self._lines.write(texts.lines)
+            self._end += len(texts.lines)
+        places = texts.places if texts.file.path == one_line(texts.file.path) else [one_line(place) for place in texts.places]
+        lengths = np.diff(texts.ends, prepend=0)
+        count = len(lengths)
+        scores, languages, draws = np.zeros(count), np.zeros(count, _LANGUAGE), np.zeros(count, np.uint64)
+        self._add(np.int32(number), start, start + texts.line_ends, lengths, scores, languages, draws, places)
+        self.tally.seen.count(lengths, [""] * count, scores)
+
+    def _add(
+        self, file: np.int32, start: int, ends: Array, lengths: Array, scores: Array, languages: Array, draws: Array,
+        places: Sequence[str],
+    ) -> None:  # fmt: skip
+        """Note documents whose lines stand one behind the other from byte `start` of a file on."""
+        if not len(ends):
+            return
+        starts = np.concatenate([[start], ends[:-1]])
+        columns = (np.full(len(ends), file), starts, ends, lengths, scores, languages, draws)
+        for out, array in zip(self._numbers, columns, strict=True):
+            out.write(array.data)
+        self._places.write(("\n".join(places) + "\n").encode())
+        self.documents += len(ends)
         self.text_bytes += int(lengths.sum())
 
-    def reject(self, stage: str, rejected: Rejected, before: str) -> None:
-        """Append a document that a stage turned down, as it was when it was read."""
-        line = line_of(rejected.document._replace(text=before), before, self._field)
+    def reject(self, stage: str, rejected: Rejected, judged: Judged) -> None:
+        """Append a document that a stage turned down, as it was when it was read; if it failed softly before, for that."""
+        line = line_of(rejected.document._replace(text=judged.before), judged.before, self._field)
+        also = {}
+        if judged.failed is not None:
+            also = {"also": f"{stage}.{rejected.rule}"}
+            stage, rejected = judged.failed
         place = one_line(rejected.document.place)
         soft = {"soft": True} if rejected.soft else {}
-        self._rejected.write(rejection(stage, rejected.rule, rejected.value, place, line, **soft))
-        self.rejected[f"{stage}.{rejected.rule}"] += 1
+        self._rejected.write(rejection(stage, rejected.rule, rejected.value, place, line, **soft, **also))
+        self._left_out.append(rejected.document)
+        size = len(rejected.document.text.encode())
+        self.tally.turned_down(f"{stage}.{rejected.rule}", rejected.value, place, rejected.document.text, size)
+
+    def _flush(self) -> None:
+        sizes = np.array([len(document.text.encode()) for document in self._left_out], np.int64)
+        self.tally.read(self._left_out, sizes)
+        self._left_out = []
 
     def close(self) -> None:
         """Finish the files."""
-        for file in (self._lines, self._rejected, self._places, *self._numbers):
+        self._flush()
+        for file in (self._lines, self._rejected, self._places, self._failed, *self._numbers):
             file.close()
 
 
@@ -88,7 +159,7 @@ class Spool(NamedTuple):
 
     folder: Path
     counts: dict[str, Any]
-    """documents, text_bytes, rejected (by stage and rule), and the ledger of what was read."""
+    """documents, text_bytes, the tally of what was seen and rejected, and the ledger of what was read."""
 
     @classmethod
     def open(cls, folder: Path) -> Spool:
@@ -99,9 +170,17 @@ class Spool(NamedTuple):
         """Kept so far."""
         return int(self.counts["documents"])
 
-    def ends(self) -> Array:
-        """Where lines end in LINES, (documents,) int64."""
-        return np.fromfile(self.folder / _ENDS, np.int64)
+    def files(self) -> list[Path]:
+        """The files that hold the lines; the first is the spool's own."""
+        return [self.folder / LINES, *map(Path, self.counts["files"])]
+
+    def where(self) -> tuple[Array, Array, Array]:
+        """The number in `files`, (documents,) int32, and from where to where each line stands in it, (documents,) int64."""
+        return (
+            np.fromfile(self.folder / _FILES, np.int32),
+            np.fromfile(self.folder / _STARTS, np.int64),
+            np.fromfile(self.folder / _ENDS, np.int64),
+        )
 
     def lengths(self) -> Array:
         """Bytes of the texts, (documents,) int64."""
@@ -110,3 +189,18 @@ class Spool(NamedTuple):
     def scores(self) -> Array:
         """Scores of the documents, (documents,) float64."""
         return np.fromfile(self.folder / _SCORES, np.float64)
+
+    def languages(self) -> Array:
+        """What the language stage found, (documents,) bytes of ASCII; empty where it did not look."""
+        return np.fromfile(self.folder / _LANGUAGES, _LANGUAGE)
+
+    def draws(self) -> Array:
+        """Places in the order in which noise is drawn, (documents,) uint64; 0 for what failed no soft rule."""
+        return np.fromfile(self.folder / _DRAWS, np.uint64)
+
+    def failures(self, rows: Array) -> Iterator[dict[str, Any]]:
+        """Stage, rule and value of rows, in order, that failed a soft rule."""
+        if len(rows):
+            lines = (self.folder / FAILED).read_bytes().splitlines()
+            for index in np.searchsorted(np.flatnonzero(self.draws()), rows).tolist():
+                yield json.loads(lines[index])

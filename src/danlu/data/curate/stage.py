@@ -25,10 +25,22 @@ class Rejected(NamedTuple):
     """Whether noise control may bring it back; never for toxic, duplicate or contaminated text."""
 
 
+class Judged(NamedTuple):
+    """A document that no stage turned down for good."""
+
+    document: Document
+    before: str
+    """Its text when it was read."""
+    failed: tuple[str, Rejected] | None = None
+    """The first stage that turned it down softly, and what it said; it stays among the rest for noise control to choose from."""
+
+
 class Stage(Protocol):
     """One step of curation."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What rejections and reports call it."""
 
     def apply(self, documents: Sequence[Document]) -> list[Document | Rejected]:
         """One entry for each document, in order: the document (with another text, score or language if need be), or why not."""

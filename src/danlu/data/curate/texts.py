@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.spool import LINES, Spool
+from danlu.data.curate.lines import Lines
+from danlu.data.curate.spool import Spool
 from danlu.data.dedup.plan import Plan
 from danlu.data.dedup.sketch import Sketcher
 from danlu.data.json_values import pick
@@ -23,8 +24,8 @@ class Texts:
     """Reads single documents; `fields` and `spools` belong together, `firsts` numbers them."""
 
     def __init__(self, spools: Sequence[Spool], fields: Sequence[str], firsts: Sequence[int], plan: Plan) -> None:
-        self._spools, self._fields, self._firsts = spools, fields, firsts
-        self._ends = [spool.ends() for spool in spools]
+        self._fields, self._firsts = fields, firsts
+        self._lines = [Lines(spool) for spool in spools]
         self._sketcher = Sketcher(plan)
         self._set = lru_cache(REMEMBERED)(self._shingles)
 
@@ -32,11 +33,7 @@ class Texts:
         """The text of a document, numbered over all shards."""
         shard = bisect_right(self._firsts, document) - 1
         row = document - self._firsts[shard]
-        ends = self._ends[shard]
-        start = int(ends[row - 1]) if row else 0
-        with (self._spools[shard].folder / LINES).open("rb") as file:
-            file.seek(start)
-            text = pick(json.loads(file.read(int(ends[row]) - start)), self._fields[shard])
+        text = pick(json.loads(self._lines[shard].line(row)), self._fields[shard])
         assert isinstance(text, str)
         return text
 

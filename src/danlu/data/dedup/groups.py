@@ -101,13 +101,13 @@ class Sketches:
             ordered = np.concatenate(packed)
             del packed
             ordered.sort()
-            same = (ordered[1:] ^ ordered[:-1]) <= mask
-            at = np.flatnonzero(same) + 1
-            starts = np.flatnonzero(np.concatenate([[True], ~same]))
-            first_of = starts[np.searchsorted(starts, at, side="right") - 1]
-            documents = (ordered & mask).astype(np.int64)
-            left = np.concatenate([documents[at - 1], documents[first_of]])
-            yield left, np.concatenate([documents[at], documents[at]])
+            at = np.flatnonzero((ordered[1:] ^ ordered[:-1]) <= mask) + 1
+            # Places in a row belong to one key, and the one before the row is where it begins.
+            begins = np.concatenate([at[:1], np.where(np.diff(at) > 1, at[1:], 0)])
+            row = np.maximum.accumulate(begins) - 1
+            right = (ordered[at] & mask).astype(np.int64)
+            left = (ordered[np.concatenate([at - 1, row])] & mask).astype(np.int64)
+            yield left, np.concatenate([right, right])
 
 
 def find(

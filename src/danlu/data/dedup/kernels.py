@@ -1,37 +1,31 @@
 """From UTF-8 bytes to MinHash values, compiled: the inner loops of near-duplicate removal.
 
-Nothing here knows of files or settings. All arithmetic on hashes is modulo 2^64 or 2^32. The compiled code is cached beside
-this file, or in the user's cache folder; the first call on a machine compiles for some seconds.
+Nothing here knows of files or settings. All arithmetic on hashes is modulo 2^64 or 2^32. The first call on a machine compiles
+for some seconds.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba as nb
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.compiled import compiled
 from danlu.data.dedup.fold import ALONE, IGNORED, SEPARATOR
 
 _U64 = np.uint64
 _WORD = _U64(0x9E3779B97F4A7C15)
 _ROLL = _U64(0xD1342543DE82EF95)
 _MIX = _U64(0xFF51AFD7ED558CCD)
+_LETTER = _U64(257)
+"""By which a word's hash grows for a letter of ASCII: a shift and a sum, so that it waits less for the letter before."""
+_PLAIN = np.array([ord(chr(code).lower()) if code < 0x80 and chr(code).isalnum() else 0 for code in range(256)], np.uint8)
+"""By byte: the folded letter or digit of ASCII, or 0."""
 _NOTHING = np.uint32(SEPARATOR)
 _SKIP = np.uint32(IGNORED)
 _ALONE = np.uint32(ALONE)
 
 
-def _compiled(function: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
-    try:
-        return nb.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder for the cache can be written: compile in every process
-        return nb.njit(**options)(function)
-
-
-@_compiled
+@compiled
 def _mixed(value: np.uint64) -> np.uint64:
     """Spread every bit over the word (finalizer of MurmurHash3, one round and a half)."""
     value ^= value >> _U64(32)
@@ -39,7 +33,7 @@ def _mixed(value: np.uint64) -> np.uint64:
     return value ^ (value >> _U64(29))
 
 
-@_compiled
+@compiled
 def _character(data: Array, at: int, fold: Array) -> tuple[int, np.uint32]:
     """(bytes, entry of the folding table) of the character at a byte of 0x80 or more."""
     lead = data[at]
@@ -53,60 +47,70 @@ def _character(data: Array, at: int, fold: Array) -> tuple[int, np.uint32]:
     return 4, np.uint32(code) | _ALONE
 
 
-@_compiled
-def shingles(data: Array, start: int, stop: int, size: int, fold: Array, ring: Array, out: Array) -> int:
+@compiled
+def _words(data: Array, start: int, stop: int, fold: Array, out: Array) -> int:
+    """Hash every word of data[start:stop] (valid UTF-8) into `out`, which has room for one a two bytes and two more; return
+    how many there are.
+
+    ASCII goes without a branch: where words end cannot be foretold, and a wrong guess costs the time of several letters.
+    """
+    word, count = _U64(0), _U64(0)  # an index without a sign is not looked at whether it counts from the end
+    at = start
+    while at < stop:
+        byte = data[_U64(at)]
+        if byte < 0x80:
+            letter = _U64(_PLAIN[byte])
+            out[count] = word
+            count += _U64((letter == 0) & (word != 0))
+            word = word * _LETTER + letter if letter else _U64(0)
+            at += 1
+            continue
+        length, entry = _character(data, at, fold)
+        at += length
+        if entry == _SKIP:
+            continue
+        if entry > _SKIP and entry < _ALONE:
+            word = word * _LETTER + _U64(entry) if entry < 0x80 else (word ^ _U64(entry)) * _WORD
+            continue
+        out[count] = word
+        count += _U64(word != 0)
+        word = _U64(0)
+        if entry >= _ALONE:
+            out[count] = _U64(entry) * _WORD
+            count += _U64(1)
+    out[count] = word
+    return int(count + _U64(word != 0))
+
+
+@compiled
+def shingles(data: Array, start: int, stop: int, size: int, fold: Array, hashes: Array, out: Array) -> int:
     """Hash every `size` words in a row of data[start:stop] (valid UTF-8) into `out`; return how many there are, at least 1.
 
     A text of fewer words is one shingle of all of them, one without any word is a shingle of its bytes: short texts are
-    alike only when they are the same. The hash rolls: s = s * ROLL + new - old * ROLL ** size.
+    alike only when they are the same. hashes: (2, n) uint64 to work in, n as `out` has: (stop - start) // 2 + 2 or more.
     """
-    drop = _U64(1)
-    for _ in range(size):
-        drop *= _ROLL
-    ring[:size] = 0
-    word, rolling = _U64(0), _U64(0)
-    words = found = slot = 0
-    at = start
-    while at <= stop:
-        if at == stop:
-            length, entry = 1, _NOTHING
-        elif data[at] < 0x80:
-            length, entry = 1, fold[data[at]]
-        else:
-            length, entry = _character(data, at, fold)
-        at += length
-        if entry > _SKIP and entry < _ALONE:
-            word = (word ^ _U64(entry)) * _WORD
-            continue
-        if entry == _SKIP:
-            continue
-        for part in range(2):
-            # A character that is a word by itself ends the word before it.
-            if part == 1:
-                if entry < _ALONE:
-                    break
-                word = _U64(entry) * _WORD
-            if word == 0:
-                continue
-            hashed = _mixed(word)
-            word = _U64(0)
-            rolling = rolling * _ROLL + hashed - ring[slot] * drop
-            ring[slot] = hashed
-            slot = slot + 1 if slot + 1 < size else 0
-            words += 1
-            if words >= size:
-                out[found] = np.uint32(_mixed(rolling) >> _U64(32))
-                found += 1
-    if found == 0:
-        if words == 0:
-            for at in range(start, stop):
-                rolling = (rolling ^ _U64(data[at])) * _WORD
-        out[0] = np.uint32(_mixed(rolling + _U64(words + 1) * _WORD) >> _U64(32))
-        found = 1
+    words, sums = hashes[0], hashes[1]
+    count = _words(data, start, stop, fold, words)
+    for i in range(count):
+        words[i] = _mixed(words[i])
+    found: int = max(1, count - size + 1)
+    sums[:found] = _U64(0)
+    if count < size:
+        for at in range(start, stop if count == 0 else start):
+            sums[0] = (sums[0] ^ _U64(data[at])) * _WORD
+        for i in range(count):
+            sums[0] = sums[0] * _ROLL + words[i]
+        sums[0] += _U64(count + 1) * _WORD
+    else:
+        for offset in range(size):
+            for i in range(found):
+                sums[i] = sums[i] * _ROLL + words[i + offset]
+    for i in range(found):
+        out[i] = np.uint32(_mixed(sums[i]) >> _U64(32))
     return found
 
 
-@_compiled
+@compiled
 def _minima(values: Array, count: int, multiply: Array, add: Array, out: Array) -> None:
     """out[p] = min over values of multiply[p] * value + add[p] (mod 2^32). Four p at a time keep the vector units busy."""
     whole = len(multiply) // 4 * 4
@@ -129,16 +133,16 @@ def _minima(values: Array, count: int, multiply: Array, add: Array, out: Array) 
         out[p], out[p + 1], out[p + 2], out[p + 3] = least0, least1, least2, least3
 
 
-@_compiled
+@compiled
 def _digest(data: Array, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
     """128 bits of hash of bytes, taken eight at a time in four lanes."""
     lane0, lane1, lane2, lane3 = _WORD, _ROLL, _MIX, ~_WORD
     at = start
     while at + 8 <= stop:
-        low = _U64(data[at]) | _U64(data[at + 1]) << _U64(8) | _U64(data[at + 2]) << _U64(16) | _U64(data[at + 3]) << _U64(24)
-        high = (
-            _U64(data[at + 4]) | _U64(data[at + 5]) << _U64(8) | _U64(data[at + 6]) << _U64(16) | _U64(data[at + 7]) << _U64(24)
-        )
+        low = high = _U64(0)
+        for byte in range(4):  # an index without a sign, so that the eight bytes become one load
+            low |= _U64(data[_U64(at + byte)]) << _U64(8 * byte)
+            high |= _U64(data[_U64(at + 4 + byte)]) << _U64(8 * byte)
         lane0, lane1 = (lane1 ^ low) * _WORD, (lane0 ^ high) * _MIX
         lane2, lane3 = (lane3 + (low ^ high << _U64(32))) * _ROLL, lane2 ^ _mixed(lane3)
         at += 8
@@ -151,7 +155,7 @@ def _digest(data: Array, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
     return first, second
 
 
-@_compiled
+@compiled
 def sketch(
     data: Array,
     ends: Array,
@@ -175,13 +179,13 @@ def sketch(
     for end in ends:
         longest = max(longest, end - start)
         start = end
-    values = np.empty(longest + 1, np.uint32)
+    values = np.empty(longest // 2 + 2, np.uint32)
+    hashes = np.empty((2, longest // 2 + 2), np.uint64)
     least = np.empty(permutations, np.uint32)
-    ring = np.empty(size, np.uint64)
     start = 0
     for d in range(len(ends)):
         keys[d, 0], keys[d, 1] = _digest(data, start, ends[d])
-        found = shingles(data, start, ends[d], size, fold, ring, values)
+        found = shingles(data, start, ends[d], size, fold, hashes, values)
         _minima(values, found, multiply, add, least)
         for band in range(count):
             near = far = _U64(band + 1)
@@ -195,7 +199,7 @@ def sketch(
         start = ends[d]
 
 
-@_compiled
+@compiled
 def root(parents: Array, node: int) -> int:
     """The representative of a node; paths are halved on the way."""
     while parents[node] != node:
@@ -204,7 +208,7 @@ def root(parents: Array, node: int) -> int:
     return node
 
 
-@_compiled
+@compiled
 def unite(parents: Array, left: Array, right: Array) -> None:
     """Join the groups of left[i] and right[i]; the lower number represents both."""
     for i in range(len(left)):
@@ -215,14 +219,14 @@ def unite(parents: Array, left: Array, right: Array) -> None:
             parents[a] = b
 
 
-@_compiled
+@compiled
 def flatten(parents: Array) -> None:
     """Make every entry the representative of its group."""
     for node in range(len(parents)):
         parents[node] = root(parents, node)
 
 
-@_compiled
+@compiled
 def gather_round_best(low: Array, cuts: Array, needed: int, most: int, led: Array) -> None:
     """Give every row, best first, the first row before it that leads and agrees with it in `needed` bytes; -1: it leads itself.
 

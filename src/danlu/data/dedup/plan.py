@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.recipe.data_sections import DedupSection
+from danlu.recipe.curate_sections import DedupSection
 
 SURE = 0.985
 """Chance at which a pair just at the threshold must meet in a band, when rows are chosen."""

@@ -27,17 +27,15 @@ class Sketcher:
         self._fold = table()
         self._multiply, self._add = plan.coefficients()
 
-    def sketch(self, texts: Sequence[bytes]) -> tuple[Array, Array]:
+    def sketch(self, data: Array, ends: Array) -> tuple[Array, Array]:
         """Keys (documents, DIGESTS + 2 bands) uint64, and the low bytes of all minima (documents, permutations) uint8.
 
-        `texts` are valid UTF-8.
+        data: (bytes,) uint8, valid UTF-8 of all documents back to back; ends: (documents,) int64, where each ends in it.
         """
         from danlu.data.dedup import kernels
 
-        data = np.frombuffer(b"".join(texts) or b"\0", np.uint8)
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        keys = np.empty((len(texts), columns(self.plan)), np.uint64)
-        low = np.empty((len(texts), self.plan.permutations), np.uint8)
+        keys = np.empty((len(ends), columns(self.plan)), np.uint64)
+        low = np.empty((len(ends), self.plan.permutations), np.uint8)
         kernels.sketch(data, ends, self.plan.shingle, self._fold, self._multiply, self._add, self.plan.rows, keys, DIGESTS, low)
         return keys, low
 
@@ -45,10 +43,15 @@ class Sketcher:
         """The set of a text's shingles, sorted, uint32."""
         from danlu.data.dedup import kernels
 
-        out = np.empty(len(text) + 1, np.uint32)
-        ring = np.empty(self.plan.shingle, np.uint64)
-        data = np.frombuffer(text or b"\0", np.uint8)
-        return np.unique(out[: kernels.shingles(data, 0, len(text), self.plan.shingle, self._fold, ring, out)])
+        room = len(text) // 2 + 2
+        out, hashes = np.empty(room, np.uint32), np.empty((2, room), np.uint64)
+        data = np.frombuffer(text, np.uint8)
+        return np.unique(out[: kernels.shingles(data, 0, len(text), self.plan.shingle, self._fold, hashes, out)])
+
+
+def back_to_back(texts: Sequence[bytes]) -> tuple[Array, Array]:
+    """Texts as `Sketcher.sketch` takes them."""
+    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)
 
 
 def columns(plan: Plan) -> int:
@@ -65,9 +68,9 @@ class SketchWriter:
         self._block = np.empty((columns(plan), BLOCK), np.uint64)
         self._filled = 0
 
-    def add(self, texts: Sequence[bytes]) -> None:
-        """Sketch texts behind those before."""
-        keys, low = self._sketcher.sketch(texts)
+    def add(self, data: Array, ends: Array) -> None:
+        """Sketch texts behind those before; they are given as to `Sketcher.sketch`."""
+        keys, low = self._sketcher.sketch(data, ends)
         self._low.write(low.data)
         done = 0
         while done < len(keys):

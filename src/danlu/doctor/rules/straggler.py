@@ -17,7 +17,7 @@ SIGMAS = 6.0
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
-    ranks = evidence.matching("rank/", "/wait", POINTS)
+    ranks = evidence.matching("time/communication@", "", POINTS)
     if len(ranks) < RANKS:
         raise NotEnoughData(f"the waits of {RANKS} ranks over {POINTS} points are needed")
     step = float(np.median(evidence.need(names.STEP, POINTS).finite.values[-POINTS:]))
@@ -54,14 +54,14 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
             ),
         ),
         int(ranks[slow].finite.steps[-POINTS]),
-        Chart(f"rank/{slow}/wait", ranks[slow]),
+        Chart(f"time/communication@{slow}", ranks[slow]),
     )
 
 
 RULE = Rule(
     "straggler",
     Text("one rank that all others wait for", "拖慢所有进程的那一个"),
-    ("rank/N/wait", names.STEP),
+    ("time/communication@N", names.STEP),
     f"waits less than the median of the others by {SHARE:.0%} of a step and {SIGMAS:g} times their spread",
     "in a synchronous step the slowest waits least; the spread is that of the other ranks",
     "one median a rank",

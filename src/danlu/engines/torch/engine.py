@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import tempfile
@@ -17,8 +16,10 @@ import torch
 from torch import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Sampling, Snapshot, StepResult, StepSource, Vitals
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
+from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import replicas, selftest
+from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
 from danlu.engines.torch.layout import Layout
@@ -30,6 +31,7 @@ from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
+from danlu.engines.torch.profile import StepProfile, copy_peak
 from danlu.engines.torch.shard import synchronise
 from danlu.engines.torch.slices import written_slices
 from danlu.engines.torch.snapshot import (
@@ -37,13 +39,14 @@ from danlu.engines.torch.snapshot import (
     optimizer_states,
     random_states,
     set_random_states,
-    weights_files,
     write,
 )
+from danlu.engines.torch.statistics import Observer, observing
+from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.vitals import samples
-from danlu.engines.torch.weights import DTYPES, EMBEDDING, HEAD, hugging_face_files, read_weights, write_weights
+from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
-from danlu.model.initialisation import initial
+from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
@@ -69,6 +72,9 @@ class TorchEngine:
         self.layout = self._join()
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
         offload = Path(recipe.memory.offload_folder or scratch or tempfile.gettempdir()).expanduser()
+        self.clock = Clock(self._device)
+        if self.layout.mesh is not None:
+            count_waits(self.clock)
         self.stages = parallelise(shape, recipe, self.layout, self._device, self._ranges())
         self._allocate(offload)
         self.pipeline: Pipeline | None = None
@@ -79,6 +85,7 @@ class TorchEngine:
             self.pipeline = Pipeline(self.stages, shape, self.layout, recipe.parallel.schedule, recipe.accumulation, self._device)
         for stage in self.stages:
             stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
+            self.clock.watch(stage)
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
@@ -86,6 +93,8 @@ class TorchEngine:
         self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
+        self.observer: Observer | None = None
+        self.profile: StepProfile | None = None
 
     def _join(self) -> Layout:
         """This process's place among those that a launcher started."""
@@ -97,6 +106,12 @@ class TorchEngine:
 
     def _allocate(self, offload: Path) -> None:
         allocate(self.stages, self.shape, self.recipe, self._device, offload)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Of the tensors; what is in a mapped file counts too."""
+        moments = [value for state in self.optimizer.adamw.state.values() for value in state.values()]
+        held = {"parameters": list(self.parameters.values()), "optimizer": moments}
+        return {kind: sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in held.items()}
 
     @property
     def model(self) -> CausalLM:
@@ -130,12 +145,9 @@ class TorchEngine:
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Draw each tensor on the CPU from the seed and its name, so that every layout and device starts from the same ones."""
+        """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
         for name, parameter in self.parameters.items():
-            source = EMBEDDING if self.shape.tied_embeddings and name == HEAD else name
-            random = torch.Generator().manual_seed(_seed(self.recipe.train.seed, source))
-            whole = torch.empty(parameter.shape).normal_(*initial(self.shape, source, self.recipe.model.mup), generator=random)
-            fill(parameter, whole)
+            fill(parameter, torch.from_numpy(draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)))
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
@@ -155,6 +167,7 @@ class TorchEngine:
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
         assert "samples" in batch or not self.recipe.train.dropout
+        self.clock.begin()
         counted = (batch["targets"] != IGNORED).sum().to(self._device)
         supervised = int(self.layout.sum(counted, "data"))
         scale = self.optimizer.loss_scale
@@ -163,8 +176,9 @@ class TorchEngine:
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
         weight = scale * self.layout.data / supervised
         if self.pipeline is not None:
-            total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
-            self.pipeline.sum_tied_gradients()
+            with self.clock.during("backward"):  # and, inside it, forward
+                total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
+                self.pipeline.sum_tied_gradients()
         else:
             total = torch.zeros((), device=self._device)
             micro_batches = batch["inputs"].shape[0]
@@ -172,11 +186,17 @@ class TorchEngine:
                 # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
                 synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
                 loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
-                loss.backward()  # type: ignore[no-untyped-call]
+                with self.clock.during("backward"):
+                    loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
         mean = self.layout.sum(total, "data").item() / self.layout.data / scale
-        norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        return StepResult(mean, supervised, norm, skipped, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
@@ -188,6 +208,19 @@ class TorchEngine:
         if self._device.type == "cuda":
             found["device"] = torch.cuda.max_memory_allocated(self._device)
         return result, self.layout.gather(found)
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """Outputs, gradients and updates in host memory."""
+        return traced_step(self, batch, learning_rate)
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """Activations only without ``train.compile``."""
+        with observing(self, histograms) as self.observer:
+            try:
+                result = self.train_step(batch, learning_rate)
+                return result, self.observer.result()
+            finally:
+                self.observer = None
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
@@ -254,6 +287,21 @@ class TorchEngine:
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
         read_weights(self.parameters, self.shape, folder, weights_files(folder))
+
+    def start_profile(self) -> None:
+        """By torch.profiler."""
+        self.profile = StepProfile(self._device)
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """What ``start_profile`` began."""
+        assert self.profile is not None
+        profile, self.profile = self.profile, None
+        self._wait()
+        return profile.end()
+
+    def copy_peak(self) -> float:
+        """Best of some large copies."""
+        return copy_peak(self._device)
 
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""
@@ -323,7 +371,3 @@ def _device(wanted: str) -> torch.device:
 def _joined(batch: Batch) -> dict[str, Tensor]:
     """(micro_batches, micro_batch, t) to (rows, t): the schedule cuts it into the same micro-batches again."""
     return {name: tensor.flatten(0, 1) for name, tensor in batch.items()}
-
-
-def _seed(seed: int, name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=7).digest(), "big")

@@ -98,6 +98,11 @@ class Layout:
                     dist.all_reduce(value, group=self.group(name))
         return value
 
+    def reduce(self, value: Tensor, largest: bool = False) -> None:
+        """Sum, or the largest, over all processes, in place; every one gets it."""
+        if self.mesh is not None:
+            dist.all_reduce(value, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
+
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.mesh is not None:

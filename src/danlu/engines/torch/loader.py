@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Iterator
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from danlu.engines.base import Batch, StepSource
+from danlu.engines.workers import heed_only_the_parent
 from danlu.errors import DanluError
 
 
@@ -25,23 +23,6 @@ class _Steps(Dataset[Batch | DanluError]):
             return error  # raised here, it would reach the training process as a traceback wrapped into its message
 
 
-def _heed_only_the_parent(_worker: int) -> None:
-    """Ctrl-C, `timeout` and SLURM signal every process; what that means for the run is for the training process to decide."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # macOS has no way to tell who sent a signal
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
-
-
-def _leave_when_told(parent: int) -> None:
-    """Or when the parent is gone: its connections to other ranks are open here too, and these wait until they are closed."""
-    while os.getppid() == parent:
-        told = signal.sigtimedwait({signal.SIGTERM}, 0.2)
-        if told is not None and told.si_pid == parent:
-            break
-    os._exit(0)
-
-
 def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) -> Iterator[Batch]:
     """The batch of each step in turn, as tensors; the workers start at once. Raises what the source raises."""
     loader = DataLoader(
@@ -50,7 +31,7 @@ def batches(source: StepSource, steps: range, workers: int, pin_memory: bool) ->
         sampler=steps,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_heed_only_the_parent,
+        worker_init_fn=heed_only_the_parent,
         pin_memory=pin_memory,
         generator=torch.Generator(),  # its own, so that a resume, which starts another loader, finds torch's unmoved
     )

@@ -145,7 +145,7 @@ class OffloadedAdamW(torch.optim.AdamW):
     def _update(self, settings: dict[str, Any], group: list[Tensor], number: int) -> None:
         weights = [local(each) for each in group]
         if self.transfer is None:
-            gradients = [_gradient(each) for each in group]
+            gradients = [own_gradient(each) for each in group]
         else:
             weights, gradients = self.transfer.arrived(number, weights)
         first, second, steps = (list(each) for each in zip(*map(self._moments, group), strict=True))
@@ -187,7 +187,7 @@ class Transfer:
         """Begin to copy a group down, into the buffer of the group before the last."""
         self.down.wait_stream(self.up)  # the weights in it may be on their way up
         with self.device.stream(self.down):
-            for row, tensors in enumerate(([local(each) for each in group], [_gradient(each) for each in group])):
+            for row, tensors in enumerate(([local(each) for each in group], [own_gradient(each) for each in group])):
                 for place, tensor in zip(self._places(number, group, row), tensors, strict=True):
                     place.copy_(tensor, non_blocking=True)
             self.events[number % 2].record(self.down)
@@ -259,7 +259,7 @@ def _like(parameter: Tensor, flat: Tensor) -> Tensor:
     return DTensor(shaped, parameter._spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
-def _gradient(parameter: Tensor) -> Tensor:
+def own_gradient(parameter: Tensor) -> Tensor:
     """This process's piece of a gradient. That of a norm under sequence parallelism is a part of a sum until now."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from danlu.engines.base import LOSS_SCALE_OVERFLOW
+from danlu.engines.stored import Stored
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.offload import OffloadedAdamW, moves_moments
 from danlu.engines.torch.pieces import gather, local
-from danlu.engines.torch.slices import Stored, Target, check_filled
-from danlu.engines.torch.weights import EMBEDDING
+from danlu.engines.torch.slices import Target, check_filled
+from danlu.model.drawing import EMBEDDING
 from danlu.recipe import Recipe
 
 INITIAL_SCALE, GROWTH_STEPS = 2.0**16, 2000

@@ -1,16 +1,12 @@
-"""Between whole tensors and the pieces of them that this process holds.
-
-A region is where a piece lies in the whole tensor: a slice with start and stop for each dimension.
-"""
+"""Between whole tensors and the pieces of them that this process holds."""
 
 from __future__ import annotations
 
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from danlu.engines.stored import Region
 from danlu.engines.torch.layout import Layout
-
-Region = tuple[slice, ...]
 
 _CUTS = ("tensor", "shard")
 """Tensor parallelism cuts first and ZeRO cuts its piece again along the first dimension: the order in which they were applied."""

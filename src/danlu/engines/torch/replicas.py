@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from danlu.engines.torch.layout import Layout
-from danlu.engines.torch.weights import EMBEDDING, HEAD
+from danlu.model.drawing import EMBEDDING, HEAD
 
 DIMENSIONS = ("replicate", "tensor")
 _ODD = 2654435761

@@ -1,26 +1,22 @@
 """Checkpoints whose tensors lie in slices: each process writes those that it holds and reads those that it needs.
-
-A file of slices is a safetensors file; its header says where each slice begins in the whole tensor, in the words of
-``torch.distributed.checkpoint``, whose reader for Hugging Face files reads these too. A file without them holds whole tensors.
+The format is told in danlu.engines.stored.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from danlu.engines.stored import Stored, header_of, told_offsets
 from danlu.engines.torch.layout import Layout
-from danlu.engines.torch.pieces import Region, local, own_region, written_region
+from danlu.engines.torch.pieces import local, own_region, written_region
 from danlu.engines.torch.safetensors_file import write_file
 from danlu.errors import UserError
-
-_OFFSETS, _VERSION = "DCP_SHARDING_INFO", {"DCP_VERSION": "1.0"}
 
 
 class Slice(NamedTuple):
@@ -46,32 +42,8 @@ def written_slices(tensors: Iterable[tuple[str, Tensor, Tensor]], layout: Layout
 
 def write_slices(slices: Mapping[str, Slice], file: Path) -> None:
     """One file of slices. OSError: the disk is full, or another failed write."""
-    offsets = {name: {"saved_offsets": each.offsets} for name, each in slices.items()}
-    write_file({name: each.tensor for name, each in slices.items()}, file, {_OFFSETS: json.dumps(offsets), **_VERSION})
-
-
-class Stored(NamedTuple):
-    """A slice, or a whole tensor, in an open file."""
-
-    file: Path
-    name: str
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    """As safetensors have it: F32, BF16, ..."""
-    content: Any
-    """What the library gives out parts of; read from the disk when they are used."""
-
-    def overlap(self, region: Region) -> tuple[Region, Region] | None:
-        """Where the part that lies in a region of the whole tensor is in a piece that fills it, and where in here; or None."""
-        ours, theirs = [], []
-        for part, offset, size in zip(region, self.offsets, self.shape, strict=True):
-            start, stop = max(part.start, offset), min(part.stop, offset + size)
-            if start >= stop:
-                return None
-            ours.append(slice(start - part.start, stop - part.start))
-            theirs.append(slice(start - offset, stop - offset))
-        return tuple(ours), tuple(theirs)
+    offsets = header_of({name: each.offsets for name, each in slices.items()})
+    write_file({name: each.tensor for name, each in slices.items()}, file, offsets)
 
 
 def stored(files: Iterable[Path]) -> Iterator[Stored]:
@@ -79,7 +51,7 @@ def stored(files: Iterable[Path]) -> Iterator[Stored]:
     for file in files:
         try:
             with safe_open(file, framework="pt") as reader:
-                told = _offsets(file, reader.metadata() or {})
+                told = told_offsets(file, reader.metadata() or {})
                 for name in reader.keys():  # noqa: SIM118 - not a dict
                     content = reader.get_slice(name)
                     shape = tuple(content.get_shape())
@@ -87,14 +59,6 @@ def stored(files: Iterable[Path]) -> Iterator[Stored]:
                     yield Stored(file, name, offsets, shape, content.get_dtype(), content)
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from error
-
-
-def _offsets(file: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    try:
-        told = json.loads(metadata.get(_OFFSETS, "{}"))
-        return {name: tuple(int(offset) for offset in each["saved_offsets"]) for name, each in told.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file}: where its slices belong cannot be read ({type(error).__name__}: {error})") from error
 
 
 class Target:

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from danlu.engines.hugging_face import split_files, write_index
+from danlu.engines.stored import Stored
 from danlu.engines.torch.safetensors_file import write_file
-from danlu.engines.torch.slices import Slice, Stored, stored, write_slices
-from danlu.engines.torch.weights import hugging_face_files, split_files, write_index
+from danlu.engines.torch.slices import Slice, stored, write_slices
 
 WEIGHTS, OPTIMIZER = "weights-{:05d}.safetensors", "optimizer-{:05d}.safetensors"
 """By the rank of the process that wrote it."""
@@ -55,11 +56,6 @@ def write(weights: Mapping[str, Slice], states: Mapping[str, Slice], folder: Pat
         write_slices(weights, paths[0])
         write_slices(states, optimizer)
     return [*paths, optimizer]
-
-
-def weights_files(folder: Path) -> list[Path]:
-    """Those that hold the weights of a checkpoint, whoever wrote it. UserError: none."""
-    return sorted(folder.glob("weights-*.safetensors")) or hugging_face_files(folder)
 
 
 def optimizer_states(folder: Path) -> Iterator[Stored]:

@@ -1,0 +1,1 @@
+"""Documents that hold what a model will be tested on."""

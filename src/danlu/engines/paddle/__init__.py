@@ -1,0 +1,5 @@
+"""The paddle engine."""
+
+from danlu.engines.paddle.process import load
+
+load()

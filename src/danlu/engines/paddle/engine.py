@@ -1,0 +1,290 @@
+"""The paddle engine: one model, its optimizer and its device."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from paddle import Tensor
+
+from danlu import heartbeat
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
+from danlu.engines.hugging_face import hugging_face_files, weights_files
+from danlu.engines.paddle.clock import Clock
+from danlu.engines.paddle.generate import KeyValueCache, generate
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.loader import batches
+from danlu.engines.paddle.loss import IGNORED
+from danlu.engines.paddle.optimizer import Optimizer
+from danlu.engines.paddle.parallelise import parallelise
+from danlu.engines.paddle.pieces import turned
+from danlu.engines.paddle.process import keep_freed_memory, threads
+from danlu.engines.paddle.slices import array_of
+from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
+from danlu.engines.paddle.statistics import Observer, observing
+from danlu.engines.paddle.trace import traced_step
+from danlu.engines.paddle.vitals import samples
+from danlu.engines.paddle.weights import read_weights, write_weights
+from danlu.errors import UserError
+from danlu.model.drawing import draw
+from danlu.model.mup import multipliers
+from danlu.model.shape import ModelShape
+from danlu.recipe import Recipe
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+PEAK_SECONDS = 0.3
+"""How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
+
+
+class PaddleEngine:
+    """See ``danlu.engines.base.Engine``."""
+
+    def __init__(self, recipe: Recipe, shape: ModelShape) -> None:
+        self.recipe, self.shape = recipe, shape
+        self.device = _device(recipe)
+        if self.device == "cpu":
+            keep_freed_memory()
+        self.dtype = DTYPES[recipe.train.precision]
+        self._exact = False
+        self.layout = Layout.start(recipe)
+        self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
+        self.model = parallelise(shape, recipe)
+        self.model.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
+        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
+        self.optimizer = Optimizer(self.parameters, recipe, rates)
+        self.names = {parameter.name: name for name, parameter in self.parameters.items()}
+        """The Hugging Face name by paddle's own."""
+        self.buffers = Buffers()
+        self.clock = Clock()
+        self.observer: Observer | None = None
+
+    def versions(self) -> dict[str, str]:
+        """paddle, and the threads that it computes with on a CPU."""
+        return {"paddle": str(paddle.__version__), "paddle_threads": str(threads())}
+
+    def agree(self, flag: bool) -> bool:
+        """Whether any process of the layout says so."""
+        return self.layout.any(flag)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, by rank."""
+        return self.layout.gather(value)
+
+    def self_test(self) -> None:
+        """One process has no group to try."""
+
+    def replicas_differ(self) -> list[str]:
+        """One process has no replicas."""
+        return []
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
+
+    def initialise(self) -> None:
+        """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
+        for name, parameter in self.parameters.items():
+            whole = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
+            parameter.set_value(np.ascontiguousarray(turned(name, whole)))
+
+    def import_weights(self, folder: Path) -> None:
+        """Safetensors of a Hugging Face folder."""
+        read_weights(self.parameters, self.shape, folder, hugging_face_files(folder))
+
+    def export_weights(self, folder: Path, dtype: str) -> None:
+        """Safetensors of a Hugging Face folder."""
+        write_weights(self.parameters, folder, dtype)
+
+    def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
+        """Batches as tensors."""
+        return batches(source, steps, workers)
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
+        """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
+        tensors = {name: _tensor(array) for name, array in batch.items()}
+        assert "samples" in tensors or not self.recipe.train.dropout
+        supervised = int((tensors["targets"] != IGNORED).sum())
+        scale = self.optimizer.loss_scale
+        if supervised == 0:
+            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+        total = paddle.zeros([], dtype="float32")
+        for micro in range(tensors["inputs"].shape[0]):
+            with self.clock.during("forward"):
+                loss = self._loss({name: tensor[micro] for name, tensor in tensors.items()}, scale / supervised)
+            with self.clock.during("backward"), self._recomputing():
+                loss.backward()
+            total += loss.detach()
+        mean = float(total) / scale
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates(learning_rate)
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+
+    def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
+        """Refused by the check of the recipe."""
+        raise UserError("watch.memory: true needs train.engine torch, whose operators can be followed one by one; leave it out")
+
+    def observed_step(self, batch: Batch, learning_rate: float, histograms: bool) -> tuple[StepResult, Observed]:
+        """Activations only without ``train.compile``."""
+        with observing(self, histograms) as self.observer:
+            try:
+                result = self.train_step(batch, learning_rate)
+                return result, self.observer.result()
+            finally:
+                self.observer = None
+
+    def traced_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+        """Outputs, gradients and updates in host memory."""
+        return traced_step(self, batch, learning_rate)
+
+    @paddle.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[float, int]:
+        """In the training precision."""
+        arrays = {name: _tensor(array) for name, array in batch.items() if name != "samples"}
+        supervised = int((arrays["targets"] != IGNORED).sum())
+        total = 0.0
+        for first in range(0, arrays["inputs"].shape[0], self.recipe.micro_batch):
+            rows = {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in arrays.items()}
+            total += float(self._loss(rows, 1.0))
+        return total, supervised
+
+    def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
+        """In FP32. UserError: the prompt fills the model's context."""
+        if not tokens:
+            raise UserError("the prompt is empty and the tokenizer has no token that begins a document; give a prompt")
+        if len(tokens) >= self.shape.max_sequence_length:
+            room = self.shape.max_sequence_length
+            raise UserError(
+                f"the prompt has {len(tokens)} tokens; the model's context holds {room}, answer included: shorten the prompt"
+            )
+        capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
+        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity))
+        return generate(logits, tokens, capacity - len(tokens), sampling, end_id)
+
+    @paddle.no_grad()
+    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32]:
+        """Logits (v) after the last token, in FP32 whatever the precision of training."""
+        logits_btv = self.model(tokens_bt, cache=cache)
+        found: NDArray[np.float32] = logits_btv[0, -1].numpy()
+        return found
+
+    def snapshot(self, copy: bool) -> Snapshot:
+        """Weights and moments."""
+        weights: dict[str, Lazy] = {name: partial(array_of, name, parameter) for name, parameter in self.parameters.items()}
+        states = self.optimizer.tensors()
+        if copy:
+            weights, states = self.buffers.copy(weights), self.buffers.copy(states)
+        sizes = {name: 4 * parameter.size for name, parameter in self.parameters.items()}
+        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, sizes, folder, self.rank))
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """A snapshot that is written at once; what is returned goes to ``load``."""
+        snapshot = self.snapshot(copy=False)
+        snapshot.write(folder)
+        return snapshot.state
+
+    def load(self, folder: Path, state: dict[str, Any]) -> None:
+        """Whatever layout and engine wrote it."""
+        self.load_weights(folder)
+        self.optimizer.load_tensors(optimizer_states(folder), folder)
+        self.optimizer.load_state(state["scaler"])
+
+    def load_weights(self, folder: Path) -> None:
+        """Only the weights."""
+        read_weights(self.parameters, self.shape, folder, weights_files(folder))
+
+    @paddle.no_grad()
+    def matmul_peak(self) -> float | None:
+        """Best rate of products of square matrices in the training precision, over a third of a second."""
+        size = 2048 if self.device == "cpu" else 8192
+        left = paddle.ones([size, size], dtype=self.dtype)
+        best, started = math.inf, time.perf_counter()
+        while time.perf_counter() - started < PEAK_SECONDS or best == math.inf:
+            self._wait()
+            start = time.perf_counter()
+            paddle.matmul(left, left)
+            self._wait()
+            best = min(best, time.perf_counter() - start)
+        return 2 * size**3 / best
+
+    def start_profile(self) -> None:
+        """Refused by the check of the recipe: paddle's traces tell no shapes, so that nothing can be held against a limit."""
+        raise UserError("watch.profile is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+
+    def end_profile(self) -> Callable[[Path], None]:
+        """There is none to end."""
+        raise AssertionError("unreachable: no profile begins")
+
+    def copy_peak(self) -> float:
+        """Asked for with a profile only."""
+        raise AssertionError("unreachable: no profile begins")
+
+    def held_bytes(self) -> dict[str, int]:
+        """Weights and, once there was a step, two moments of each."""
+        weights = sum(parameter.size * parameter.element_size() for parameter in self.parameters.values())
+        return {"parameters": weights, "optimizer": 2 * weights if self.optimizer.steps else 0}
+
+    def device_memory(self) -> int | None:
+        """Peak bytes that tensors took on the GPU."""
+        return None if self.device == "cpu" else int(paddle.device.cuda.max_memory_allocated())
+
+    def close(self) -> None:
+        """One process leaves no others."""
+
+    def _loss(self, tensors: dict[str, Tensor], scale: float) -> Tensor:
+        with self._autocast():
+            return self.model(
+                tensors["inputs"],
+                tensors.get("positions"),
+                tensors.get("documents"),
+                targets_bt=tensors["targets"],
+                scale=scale,
+                samples_b=tensors.get("samples"),
+            )
+
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """What modules give out in here was seen before."""
+        if self.observer is not None:
+            self.observer.forward = False
+        yield
+        if self.observer is not None:
+            self.observer.forward = True
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level="O1")
+
+    def _wait(self) -> None:
+        if self.device != "cpu":
+            paddle.device.synchronize()
+
+
+def _tensor(array: Any) -> Tensor:
+    """Loaders without workers give arrays, those with workers tensors."""
+    return array if isinstance(array, Tensor) else paddle.to_tensor(array)
+
+
+def _device(recipe: Recipe) -> str:
+    wanted, gpu = recipe.train.device, paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+    if wanted == "cuda" and not gpu:
+        raise UserError("train.device: cuda was asked for, but paddle sees no GPU here; use train.device=cpu")
+    if wanted == "cpu" or not gpu:
+        if recipe.train.precision != "fp32":
+            raise UserError(
+                f"train.precision: {recipe.train.precision} has no matrix products in paddle on a CPU; "
+                "give train.precision fp32, or train.engine torch"
+            )
+        return str(paddle.set_device("cpu")) and "cpu"
+    return str(paddle.set_device("gpu:0")).removeprefix("Place(").removesuffix(")")

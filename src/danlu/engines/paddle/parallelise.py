@@ -1,0 +1,31 @@
+"""How parallelism and memory techniques are put on the model from the outside, one call each."""
+
+from __future__ import annotations
+
+import warnings
+
+import paddle
+from paddle import nn
+
+from danlu.engines.paddle import recompute
+from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.dropout import Dropout
+from danlu.model.shape import ModelShape
+from danlu.recipe import Recipe
+
+
+def parallelise(shape: ModelShape, recipe: Recipe) -> CausalLM:
+    """This process's part of the model, with weights of no account yet.
+
+    The order matters: recomputation wraps each layer; compilation sees all of that.
+    """
+    nn.initializer.set_global_initializer(nn.initializer.Constant(0.0))  # nothing is drawn that is overwritten
+    model = CausalLM(shape)
+    nn.initializer.set_global_initializer(None)
+    if recipe.train.dropout:
+        model.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed))
+    recompute.apply(model, recipe.memory.recompute, recipe.memory.recompute_every)
+    if recipe.train.compile:
+        warnings.filterwarnings("ignore", "Tensor do not have 'place'")  # of paddle's own functions
+        model.model = paddle.jit.to_static(model.model, full_graph=True)
+    return model

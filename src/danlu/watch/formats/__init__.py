@@ -1,0 +1,1 @@
+"""File formats of other watching tools: written and read here without any of their packages."""

@@ -1,0 +1,1 @@
+"""The live page's server: it reads the stores of runs and never writes."""

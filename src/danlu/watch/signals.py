@@ -1,0 +1,118 @@
+"""The signals of runs in memory: whole at first, then only what is new is read."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from danlu.errors import UserError
+from danlu.watch import store
+from danlu.watch.coarse import LONG, length
+from danlu.watch.ends import mark, parts
+
+BYTES = 1 << 30
+"""Memory that signals may take; beyond it those that were not asked for longest go."""
+
+PORTION = 20_000
+
+
+@dataclass(frozen=True)
+class _Held:
+    mark: tuple[Any, ...]
+    """Of the file before it was read."""
+    segments: tuple[tuple[int, int], ...]
+    """Number and first step of every segment when this was read: another start of the run may replace what is held."""
+    steps: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float64]
+
+    @property
+    def bytes(self) -> int:
+        return self.steps.nbytes + self.values.nbytes
+
+
+class Signals:
+    """Reads for several threads, one at a time: what was asked for first is there first."""
+
+    def __init__(self, limit: int = BYTES) -> None:
+        self.limit = limit
+        self._held: OrderedDict[tuple[Path, str], _Held] = OrderedDict()
+        self._lock = threading.Lock()
+        self._wanted: SimpleQueue[tuple[Path, str]] = SimpleQueue()
+        self._on_the_way: set[tuple[Path, str]] = set()
+        self._thread: threading.Thread | None = None
+
+    def series(self, path: Path, name: str) -> store.Series:
+        """As `store.series`."""
+        with self._lock:
+            held = self._fresh(path, name, self._held.get((path, name)))
+            self._held[path, name] = held
+            self._held.move_to_end((path, name))
+            while len(self._held) > 1 and sum(one.bytes for one in self._held.values()) > self.limit:
+                self._held.popitem(last=False)
+        return held.steps, held.values
+
+    def soon(self, path: Path, name: str) -> store.Series | None:
+        """The same, unless it is long and not in memory yet: then None, and it is read in the background."""
+        key = (path, name)
+        if key not in self._held and (key in self._on_the_way or length(path, name) > LONG):
+            if key not in self._on_the_way:
+                self._on_the_way.add(key)
+                self._wanted.put(key)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._read_wanted, name="danlu-signals", daemon=True)
+                self._thread.start()
+            return None
+        return self.series(path, name)
+
+    def _read_wanted(self) -> None:
+        while True:
+            key = self._wanted.get()
+            try:
+                self.series(*key)
+            except UserError:  # whoever asks for it next is told
+                pass
+            finally:
+                self._on_the_way.discard(key)
+
+    def _fresh(self, path: Path, name: str, held: _Held | None) -> _Held:
+        now = mark(path)
+        if held is not None and held.mark == now:
+            return held
+        segments = tuple((one.id, one.first_step) for one in store.segments(path))
+        if held is None or held.segments != segments or not len(held.steps):
+            return _Held(now, segments, *_whole(path, name))
+        since = int(held.steps[-1])
+        steps, values = _tail(path, name, segments[-1][0], since)
+        if len(steps) and steps[-1] == since and held.values[-1] == values[-1]:
+            return replace(held, mark=now)
+        kept = -1 if len(steps) and steps[0] == since else None  # the last value may have been replaced
+        return _Held(now, segments, np.concatenate([held.steps[:kept], steps]), np.concatenate([held.values[:kept], values]))
+
+
+def _whole(path: Path, name: str) -> store.Series:
+    """As `store.series`, in portions, so that other threads are never kept waiting long."""
+    query = 'SELECT step, value FROM "values" WHERE name = (SELECT id FROM names WHERE name = ?) AND segment = ? AND step < ?'
+    portions = [np.empty((0, 2))]
+    with store.reading(path) as connection:
+        for segment, _, end in reversed(parts(store.segments(path))):
+            cursor = connection.execute(query, (name, segment, end))
+            while rows := cursor.fetchmany(PORTION):
+                portions.append(np.array(rows, dtype=np.float64))
+    table = np.concatenate(portions)
+    steps, first = np.unique(table[:, 0].astype(np.int64), return_index=True)  # the newest segment came first
+    return steps, table[first, 1]
+
+
+def _tail(path: Path, name: str, segment: int, since: int) -> store.Series:
+    """A signal in one segment from a step on."""
+    query = 'SELECT step, value FROM "values" WHERE name = (SELECT id FROM names WHERE name = ?) AND segment = ? AND step >= ?'
+    with store.reading(path) as connection:
+        table = np.array(connection.execute(query, (name, segment, since)).fetchall(), dtype=np.float64).reshape(-1, 2)
+    return table[:, 0].astype(np.int64), table[:, 1]

@@ -1,0 +1,290 @@
+"""The paddle engine beside the torch engine and transformers: all jobs in one paddle process, all comparisons in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from danlu.engines.torch.dropout import Dropout
+from danlu.engines.torch.engine import TorchEngine
+from danlu.model.families import to_hugging_face
+from danlu.model.shape import ModelShape
+from danlu.recipe import parse
+
+WORKER = Path(__file__).with_name("worker.py")
+BASE: dict[str, Any] = {
+    "vocab_size": 96,
+    "layers": 3,
+    "hidden_size": 48,
+    "ffn_size": 80,
+    "heads": 6,
+    "kv_heads": 2,
+    "max_sequence_length": 128,
+}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "original_max_sequence_length": 32, "low_frequency_factor": 1.5}
+YARN = {"kind": "yarn", "factor": 4.0, "original_max_sequence_length": 32, "attention_factor": 1.25}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama tied, all biases, no groups": {
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+        "tied_embeddings": True,
+        "kv_heads": None,
+    },
+    "llama wide heads, llama3 scaling": {"head_size": 16, "rope_scaling": LLAMA3, "rope_theta": 500_000.0},
+    "llama yarn": {"rope_scaling": YARN, "kv_heads": 1},
+    "mistral window": {"family": "mistral", "hidden_size": 50, "head_size": 8, "sliding_window": 7, "tied_embeddings": True},
+    "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 7, "full_attention_layers": 1},
+    "qwen3 wide heads": {"family": "qwen3", "qk_norm": True, "head_size": 16, "rope_theta": 1e6},
+}
+MASKED = ("llama", "mistral window", "qwen2 window after one layer")
+LENGTHS = (13, 22, 13)
+UP = "model.layers.1.mlp.up_proj.weight"
+TRAINED = {
+    "plain": [],
+    "accumulated": ["train.global_batch=4", "memory.micro_batch=1"],
+    "recomputed": ["memory.recompute=full"],
+    "dropped": ["train.dropout=0.2"],
+    "recomputed, dropped": ["memory.recompute=full", "memory.recompute_every=2", "train.dropout=0.2"],
+    "compiled": ["train.compile=true"],
+    "clipped": ["train.optimizer.gradient_clipping=0.05"],
+    "maximal update": ["model.mup={base_hidden_size: 12}"],
+}
+OBSERVED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "accumulated": ({}, TRAINED["accumulated"]),
+    "recomputed, tied, normed": (
+        {"family": "qwen3", "qk_norm": True, "tied_embeddings": True},
+        [*TRAINED["accumulated"], *TRAINED["recomputed"]],
+    ),
+}
+SAMPLINGS = {
+    "greedy": {"max_tokens": 30, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
+    "drawn": {"max_tokens": 30, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 3},
+    "again": {"max_tokens": 30, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 3},
+    "cold": {"max_tokens": 30, "temperature": 1e-9, "top_k": 0, "top_p": 1.0, "seed": 3},
+    "one": {"max_tokens": 30, "temperature": 1.0, "top_k": 1, "top_p": 1.0, "seed": 3},
+}
+
+
+class Outcome:
+    """What a job left, and what it had."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = dict(np.load(folder / "out.npz")) if (folder / "out.npz").is_file() else {}
+        self.error = (folder / "error.txt").read_text() if (folder / "error.txt").is_file() else None
+
+
+def shape_of(**fields: Any) -> ModelShape:
+    return ModelShape(**BASE | fields)
+
+
+def engine_of(shape: ModelShape, *overrides: str) -> TorchEngine:
+    tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x.txt"}]}}
+    return TorchEngine(parse(tree, ["train.device=cpu", *overrides]), shape)
+
+
+def inputs(masked: bool) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(5)
+    made = {"tokens": random.integers(0, 96, (2, 48)), "targets": random.integers(0, 96, (2, 48))}
+    made["targets"][0, :9] = -100
+    if masked:
+        made["positions"] = np.broadcast_to(np.concatenate([np.arange(length) for length in LENGTHS]), (2, 48))
+        made["documents"] = np.broadcast_to(np.repeat(np.arange(3, dtype=np.int32), LENGTHS), (2, 48))
+    return made
+
+
+def batches(steps: int, micro_batches: int = 1) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(6)
+    size = (steps, micro_batches, 4 // micro_batches, 16)
+    made = {"inputs": random.integers(0, 96, size), "targets": random.integers(0, 96, size)}
+    made["targets"][random.random(size) < 0.2] = -100
+    made["samples"] = np.arange(4 * steps).reshape(size[:3])
+    return made
+
+
+def randomised(shape: ModelShape) -> TorchEngine:
+    """Every tensor at random, norms and biases too, so that no two of them can be mistaken for one another."""
+    engine, random = engine_of(shape), torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, tensor in engine.parameters.items():
+            drawn = torch.randn(tensor.shape, generator=random)
+            tensor.copy_(1 + 0.3 * drawn if name.endswith("norm.weight") else 0.12 * drawn)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+    """Outcome of a job by its name."""
+    root, places = tmp_path_factory.mktemp("paddle"), {}
+
+    def job(name: str, shape: ModelShape, arrays: dict[str, np.ndarray] | None = None, **fields: Any) -> Path:
+        places[name] = folder = root / f"{len(places):03d}"
+        folder.mkdir()
+        (folder / "job.json").write_text(json.dumps({"shape": shape.model_dump(mode="json"), **fields}))
+        np.savez(folder / "in.npz", **(arrays or {}))
+        return folder
+
+    for name, fields in FAMILIES.items():
+        shape = shape_of(**fields)
+        folder = job(f"logits {name}", shape, inputs(masked=False), do="logits")
+        randomised(shape).export_weights(folder, "fp32")
+        if name in MASKED:
+            folder = job(f"masked {name}", shape, inputs(masked=True), do="logits")
+            randomised(shape).export_weights(folder, "bf16")
+    for name, overrides in TRAINED.items():
+        given = batches(6, 4 if name == "accumulated" else 1)
+        job(f"train {name}", shape_of(layers=2), given, do="train", overrides=overrides, steps=6, rate=1e-2)
+    job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
+    for name, (fields, overrides) in OBSERVED.items():
+        job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+    job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
+    job("bf16", shape_of(), do="train", overrides=["train.precision=bf16"])
+    good = randomised(shape_of()).parameters
+    for name, tensors in {
+        "missing": {key: value for key, value in good.items() if key != UP},
+        "misshapen": good | {UP: torch.zeros(48, 80)},
+        "quantized": good | {UP: good[UP].to(torch.int8)},
+        "infinite": good | {UP: torch.full_like(good[UP], torch.inf)},
+    }.items():
+        save_file(dict(tensors), job(name, shape_of(), do="logits") / "model.safetensors")
+    folder = job("cut off", shape_of(), do="logits")
+    save_file(dict(good), folder / "model.safetensors")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-5])
+    job("absent", shape_of(), do="logits")
+
+    command = [sys.executable, str(WORKER), str(root)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    return lambda name: Outcome(places[name])
+
+
+def close(found: np.ndarray, wanted: torch.Tensor, within: float) -> None:
+    """Within a share of the largest entry."""
+    expected = wanted.detach().numpy()
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() <= within * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", [f"logits {name}" for name in FAMILIES] + [f"masked {name}" for name in MASKED])
+def test_logits_loss_and_gradients_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome]) -> None:
+    outcome, family = outcomes(name), name.split(" ", 1)[1]
+    engine = engine_of(shape_of(**FAMILIES[family]))
+    engine.import_weights(outcome.folder)
+    given = {key: torch.tensor(array) for key, array in inputs(name.startswith("masked")).items()}
+    targets = given.pop("targets")
+    loss = engine.model(*given.values(), targets_bt=targets, scale=0.5)
+    loss.sum().backward()
+    logits = engine.model(*given.values())
+    assert logits.std() > 0.3
+    np.testing.assert_allclose(outcome.out["logits"], logits.detach().numpy(), rtol=0, atol=1e-5)
+    assert outcome.out["loss"].sum() == pytest.approx(loss.item(), rel=1e-6)
+    for key, parameter in engine.own.items():
+        close(outcome.out[key], parameter.grad, 1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_opens_what_paddle_exports(name: str, outcomes: Callable[[str], Outcome]) -> None:
+    outcome, shape = outcomes(f"logits {name}"), shape_of(**FAMILIES[name])
+    again = outcome.folder / "again"
+    (again / "config.json").write_text(json.dumps(to_hugging_face(shape, bos_token_id=None, eos_token_id=None)))
+    attention = "eager" if FAMILIES[name].get("kv_heads") == 1 else "sdpa"
+    theirs, info = AutoModelForCausalLM.from_pretrained(again, attn_implementation=attention, output_loading_info=True)
+    assert not any(info.values()), info
+    expected = theirs(input_ids=torch.tensor(inputs(masked=False)["tokens"])).logits
+    np.testing.assert_allclose(outcome.out["logits"], expected.detach().numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome]) -> None:
+    """From the same initial weights, which each engine draws for itself."""
+    outcome = outcomes(f"train {name}")
+    overrides = [override for override in TRAINED[name] if "compile" not in override]
+    engine = engine_of(shape_of(layers=2), *overrides)
+    engine.initialise()
+    given = {key: torch.tensor(array) for key, array in batches(6, 4 if name == "accumulated" else 1).items()}
+    results = [engine.train_step({key: array[step] for key, array in given.items()}, 1e-2) for step in range(6)]
+    expected = np.array([(result.loss, result.gradient_norm, result.supervised) for result in results])
+    np.testing.assert_allclose(outcome.out["results"], expected, rtol=1e-4)
+    end = load_file(outcome.folder / "end" / "model.safetensors")
+    for key, tensor in engine.own.items():
+        close(end[key].numpy(), tensor, 1e-3)
+
+
+def test_techniques_train_the_same_model(outcomes: Callable[[str], Outcome]) -> None:
+    """Recomputation gives the same bits, a compiled graph the same loss within 1e-4, and dropout another one."""
+    plain = outcomes("train plain").out["results"]
+    assert np.array_equal(outcomes("train recomputed").out["results"], plain)
+    assert np.array_equal(outcomes("train recomputed, dropped").out["results"], outcomes("train dropped").out["results"])
+    np.testing.assert_allclose(outcomes("train compiled").out["results"], plain, rtol=1e-4)
+    assert np.abs(outcomes("train dropped").out["results"] - plain).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_statistics_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome]) -> None:
+    out, (fields, overrides) = outcomes(f"observe {name}").out, OBSERVED[name]
+    engine = engine_of(shape_of(layers=2, **fields), *overrides)
+    engine.initialise()
+    first, second = ({key: torch.tensor(array[step]) for key, array in batches(2, 4).items()} for step in range(2))
+    engine.train_step(first, 1e-2)
+    result, observed = engine.observed_step(second, 1e-2, histograms=True)
+    assert len(observed.tensors) == len([key for key in out if key.startswith("spread")])
+    for (kind, tensor), sums in observed.tensors.items():
+        entries, _, squares, largest, zeros = out[f"{kind} {tensor}"]
+        assert (entries, zeros) == (sums.entries, pytest.approx(sums.zeros, abs=2)), (kind, tensor)
+        np.testing.assert_allclose([squares, largest], [sums.squares, sums.largest], rtol=2e-3)
+        # The total of numbers of both signs, to what rounding leaves of it.
+        assert out[f"{kind} {tensor}"][1] == pytest.approx(sums.total, abs=1e-3 * (sums.squares * sums.entries) ** 0.5)
+        apart = out[f"spread {kind} {tensor}"] - sums.spread
+        assert abs(apart[:, 0].sum()) + np.abs(apart[:, 1:]).sum() <= 0.01 * sums.entries  # a zero's sign is nobody's
+    for attention, value in observed.attention_logits.items():
+        assert out[f"logit {attention}"] == pytest.approx(value, rel=1e-4)
+    assert out["parts"].tolist() == sorted(result.seconds)
+    assert out["held"].tolist()[0] == engine.held_bytes()["parameters"]
+
+
+def test_dropout_masks_are_those_of_torch(outcomes: Callable[[str], Outcome]) -> None:
+    dropout = Dropout(0.3, 2**62 + 1)
+    keys = dropout.keys(torch.tensor([0, 5, 2**40]), 7, 3)
+    expected = np.stack([dropout.keep(keys, half, 18).numpy() for half in (0, 1)])
+    assert 0.6 < expected.mean() < 0.8
+    assert np.array_equal(outcomes("dropout").out["keep"], expected)
+
+
+def test_continuations(outcomes: Callable[[str], Outcome]) -> None:
+    """Greedy ones are those without a cache, a seed repeats, and a tiny temperature or a single candidate is greedy."""
+    out = outcomes("generate").out
+    assert out["greedy"].tolist() == out["no cache"].tolist() == out["cold"].tolist() == out["one"].tolist()
+    assert out["drawn"].tolist() == out["again"].tolist() != out["greedy"].tolist()
+    assert len(set(out["greedy"].tolist())) > 3
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bf16", r"train.precision: bf16 has no matrix products in paddle on a CPU"),
+        ("missing", f"1 missing ({UP})"),
+        ("misshapen", f"{UP} has shape (48, 80), the model needs (80, 48)"),
+        ("quantized", f"{UP} is int8, so quantized"),
+        ("infinite", f"{UP} holds NaN or infinity"),
+        ("cut off", "not a complete safetensors file"),
+        ("absent", "no model.safetensors and no model.safetensors.index.json"),
+    ],
+)
+def test_what_cannot_be_done_is_named(name: str, words: str, outcomes: Callable[[str], Outcome]) -> None:
+    error = outcomes(name).error
+    assert error is not None and words in error and "\n" not in error

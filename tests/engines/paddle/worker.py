@@ -1,0 +1,107 @@
+"""What the tests of the paddle engine have done in a process of its own, since torch and paddle never share one.
+
+``python worker.py FOLDER``: every folder in it holds job.json and what the job reads; the outcome goes to out.npz beside it, or
+to error.txt, where it is a UserError.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from danlu.engines.base import Sampling
+from danlu.engines.paddle.dropout import Dropout
+from danlu.engines.paddle.engine import PaddleEngine, paddle
+from danlu.engines.paddle.pieces import turned
+from danlu.errors import UserError
+from danlu.model.shape import ModelShape
+from danlu.recipe import parse
+
+Arrays = dict[str, np.ndarray]
+
+
+def engine_of(job: dict[str, Any]) -> PaddleEngine:
+    tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x.txt"}]}}
+    overrides = ["train.device=cpu", "train.engine=paddle", *job.get("overrides", [])]
+    return PaddleEngine(parse(tree, overrides), ModelShape.model_validate(job["shape"]))
+
+
+def logits(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Logits, the loss and all gradients of imported weights."""
+    engine = engine_of(job)
+    engine.import_weights(folder)
+    given = {name: paddle.to_tensor(array) for name, array in np.load(folder / "in.npz").items()}
+    targets = given.pop("targets")
+    found: Arrays = {"logits": engine.model(*given.values()).numpy()}
+    loss = engine.model(*given.values(), targets_bt=targets, scale=0.5)
+    loss.backward()
+    found["loss"] = loss.numpy()
+    for name, parameter in engine.parameters.items():
+        found[name] = turned(name, parameter.grad.numpy())
+    engine.export_weights(folder / "again", "fp32")
+    return found
+
+
+def train(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Steps on one batch after the other; the weights are left in ``end``."""
+    engine = engine_of(job)
+    engine.initialise()
+    given = dict(np.load(folder / "in.npz"))
+    results = []
+    for step in range(job["steps"]):
+        result = engine.train_step({name: array[step] for name, array in given.items()}, job["rate"])
+        results.append((result.loss, result.gradient_norm, result.supervised))
+    engine.export_weights(folder / "end", "fp32")
+    return {"results": np.array(results)}
+
+
+def observe(folder: Path, job: dict[str, Any]) -> Arrays:
+    """The sums of the second of two steps."""
+    engine = engine_of(job)
+    engine.initialise()
+    first, second = ({name: array[step] for name, array in np.load(folder / "in.npz").items()} for step in range(2))
+    engine.train_step(first, job["rate"])
+    result, observed = engine.observed_step(second, job["rate"], histograms=True)
+    found = {f"{kind} {name}": np.array(sums[:5]) for (kind, name), sums in observed.tensors.items()}
+    found |= {f"spread {kind} {name}": sums.spread for (kind, name), sums in observed.tensors.items()}
+    found |= {f"logit {name}": np.array(largest) for name, largest in observed.attention_logits.items()}
+    return found | {"parts": np.array(sorted(result.seconds)), "held": np.array([*engine.held_bytes().values()])}
+
+
+def generate(folder: Path, job: dict[str, Any]) -> Arrays:
+    engine = engine_of(job)
+    engine.initialise()
+    drawn = {
+        name: np.array([*engine.generate([1, 2, 3], Sampling(**sampling), None)]) for name, sampling in job["samplings"].items()
+    }
+    # The same greedily, without a cache.
+    tokens = [1, 2, 3]
+    for _ in range(job["samplings"]["greedy"]["max_tokens"]):
+        tokens.append(int(engine.model(paddle.to_tensor([tokens]))[0, -1].argmax()))
+    return drawn | {"no cache": np.array(tokens[3:])}
+
+
+def dropout(folder: Path, job: dict[str, Any]) -> Arrays:
+    made = Dropout(0.3, job["seed"])
+    keys = made.keys(paddle.to_tensor(job["samples"], dtype="int64"), 7, 3)
+    return {"keep": np.stack([made.keep(keys, half, 18).numpy() for half in (0, 1)])}
+
+
+def main(root: Path) -> None:
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        job = json.loads((folder / "job.json").read_text())
+        for name in ("again", "end"):
+            (folder / name).mkdir()
+        try:
+            found = globals()[job["do"]](folder, job)
+            np.savez(folder / "out.npz", **found)
+        except UserError as error:
+            (folder / "error.txt").write_text(str(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
