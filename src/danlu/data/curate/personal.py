@@ -108,8 +108,8 @@ RULES: dict[PersonalKind, list[tuple[re.Pattern[str], Check]]] = {
     "ip": [(IPV4, _address), (IPV6, _address)],
 }
 """In the order in which they are looked for: what is surer goes first."""
-_KEYS = (
-    "-----BEGIN ",
+_KEYS = [
+    "-----BEGIN",
     "AKIA",
     "ASIA",
     "ABIA",
@@ -123,11 +123,36 @@ _KEYS = (
     "xox",
     "npm_",
     "pypi-",
-)
-_KEYS += ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "sk_", "rk_", "pk_", "sk-", "hf_", "SG.", "eyJ")
-_SECRETS = ("secret", "token", "passw", "apikey", "api_key", "accesskey", "access_key", "privatekey", "private_key")
-_SECRETS += ("密码", "口令", "密钥")
-"""What a key begins with, and what the name of one holds."""
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "sk_",
+    "rk_",
+    "pk_",
+    "sk-",
+    "hf_",
+    "SG.",
+    "eyJ",
+]
+"""What a key begins with."""
+_SECRETS = [
+    "secret",
+    "token",
+    "passw",
+    "apikey",
+    "api_key",
+    "accesskey",
+    "access_key",
+    "privatekey",
+    "private_key",
+    "密码",
+    "口令",
+    "密钥",
+]
+"""What the name of one holds."""
+_AT = ["@", "[at]", "(at)", "[at)", "(at]"]
 _DIGITS = re.compile(r"\d(?:[^\w]{0,2}\d){7}")
 _IP = re.compile(r"\d\.\d{1,3}\.\d|:[0-9A-Fa-f]{0,4}:")
 
@@ -148,7 +173,7 @@ def replaced(text: str, kinds: Sequence[PersonalKind]) -> tuple[str, Counter[str
 def _may_hold(text: str) -> set[PersonalKind]:
     """The kinds that the patterns have to be tried for: a look at a tenth of their cost."""
     found: set[PersonalKind] = {"id_card", "bank_card", "phone"} if _DIGITS.search(text) else set()
-    if _holds(text, ("@", "[at]", "(at)", "[at)", "(at]")):
+    if _holds(text, _AT):
         found.add("email")
     if _IP.search(text):
         found.add("ip")
