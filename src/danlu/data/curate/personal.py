@@ -109,48 +109,12 @@ RULES: dict[PersonalKind, list[tuple[re.Pattern[str], Check]]] = {
 }
 """In the order in which they are looked for: what is surer goes first."""
 _KEYS = [
-    "-----BEGIN",
-    "AKIA",
-    "ASIA",
-    "ABIA",
-    "ACCA",
-    "LTAI",
-    "AKID",
-    "AIza",
-    "ya29.",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "npm_",
-    "pypi-",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "sk_",
-    "rk_",
-    "pk_",
-    "sk-",
-    "hf_",
-    "SG.",
-    "eyJ",
-]
+    "-----BEGIN", "AKIA", "ASIA", "ABIA", "ACCA", "LTAI", "AKID", "AIza", "ya29.", "github_pat_", "glpat-", "xox", "npm_",
+    "pypi-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "sk_", "rk_", "pk_", "sk-", "hf_", "SG.", "eyJ",
+]  # fmt: skip
 """What a key begins with."""
-_SECRETS = [
-    "secret",
-    "token",
-    "passw",
-    "apikey",
-    "api_key",
-    "accesskey",
-    "access_key",
-    "privatekey",
-    "private_key",
-    "密码",
-    "口令",
-    "密钥",
-]
+_SECRETS = ["secret", "token", "passw", "apikey", "api_key", "accesskey", "access_key", "privatekey", "private_key"]
+_SECRETS += ["密码", "口令", "密钥"]
 """What the name of one holds."""
 _AT = ["@", "[at]", "(at)", "[at)", "(at]"]
 _DIGITS = re.compile(r"\d(?:[^\w]{0,2}\d){7}")
