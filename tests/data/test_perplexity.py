@@ -30,7 +30,7 @@ from .conftest import write_jsonl
 WORDS = [
     "river",
     "stone",
-    "cloud",
+    "smoke",
     "window",
     "teacher",
     "garden",
