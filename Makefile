@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -42,6 +42,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)
+
+benchmark-engines: .venv/test.done  ## a step of paddle beside torch, and of its static graph beside the dynamic one; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/engines.py $(WRITE)
 
 benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 2 x 2 x 2 costs; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/parallel.py $(WRITE)
