@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test benchmark-curate-scale doctor-bench clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -101,6 +101,9 @@ benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate re
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures
 	$(BIN)/python -m danlu.doctor.score $(RUNS) $(WRITE)
+
+doctor-bench: .venv/test.done  ## the doctor on faults injected into the real trainer, three seeds each, and on their healthy twins; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/doctor/run.py $(WRITE)
 
 benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 16,384 devices, 8 B on 8; JSON=FILE keeps them
 	$(BIN)/python benchmarks/plan_search.py $(WRITE)

@@ -133,13 +133,13 @@ def _branch_off(kind: type[torch.nn.Module]) -> Plant:
 
 
 def _large_weights() -> AbstractContextManager[Any]:
-    honest = engine.initial
+    honest = engine.draw
 
-    def wrong(shape: Any, name: str, mup: Any) -> tuple[float, float]:
-        mean, deviation = honest(shape, name, mup)
-        return mean, 30 * deviation
+    def wrong(*arguments: Any) -> Any:
+        drawn = honest(*arguments)
+        return 30 * drawn if drawn.ndim > 1 else drawn
 
-    return patch.object(engine, "initial", wrong)
+    return patch.object(engine, "draw", wrong)
 
 
 def _untied() -> AbstractContextManager[Any]:

@@ -109,10 +109,10 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
-        self.attendant = Attendant(recipe, shape, engine, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -324,7 +324,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self.recording.step(position.step, result, values, seconds, waited)
+        self.attendant.add(position.step, self.recording.step(position.step, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
