@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-curate-scale benchmark-watch-page browser-test benchmark-curate-scale doctor-bench clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale doctor-bench clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
