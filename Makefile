@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score doctor-bench planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score doctor-bench planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -43,6 +43,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)
 
+benchmark-engines: .venv/test.done  ## a step of paddle beside torch, and of its static graph beside the dynamic one; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/engines.py $(WRITE)
+
 benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 2 x 2 x 2 costs; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/parallel.py $(WRITE)
 
@@ -76,6 +79,9 @@ peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchm
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
+benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate removal up to 5 million documents; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/curate_scale.py $(WRITE)
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
@@ -89,7 +95,7 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 # The last line is what reads exported metrics in tests, without what only their servers need.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	touch $@
 

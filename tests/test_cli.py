@@ -105,6 +105,7 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
         "metrics",
         "profile",
         "doctor",
+        "demo",
         "plan",
         "hardware",
         "compare-engines",

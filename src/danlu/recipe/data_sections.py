@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from danlu.recipe.curate_sections import CurateSection
@@ -71,6 +73,11 @@ class DataSection(Section):
     sources: list[Source] = Field(min_length=1, description="Where the text comes from.")
     tokenizer: TokenizerSection = Field(TokenizerSection(), description="Train one, or load one.")
     curate: CurateSection | None = Field(None, description="Stages that choose documents; null: all that can be read are taken.")
+    executor: Literal["local", "ray"] = Field(
+        "local",
+        description="Where curation runs: in processes of this machine, or as tasks of a Ray cluster; the result is the same.",
+        json_schema_extra=RESUMABLE,
+    )
     memory: str = Field(
         "4GiB",
         pattern=r"^[1-9][0-9]* ?(MiB|GiB)$",

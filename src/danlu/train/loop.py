@@ -109,10 +109,10 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
-        self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
+        self.attendant = Attendant(recipe, shape, engine, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()

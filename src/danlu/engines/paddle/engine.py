@@ -31,7 +31,7 @@ from danlu.engines.paddle.slices import array_of
 from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
 from danlu.engines.paddle.trace import traced_step
-from danlu.engines.paddle.vitals import samples
+from danlu.engines.paddle.vitals import samples, settings
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import draw
@@ -88,7 +88,7 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), self.optimizer.vitals())
+        return Vitals(samples(self.parameters), settings(self.optimizer))
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
