@@ -14,10 +14,10 @@ from danlu.model.shape import ModelShape
 
 
 class KeyValueCache:
-    """Keys and values of one sequence, allocated once: (1, capacity, g, k) a layer."""
+    """Keys and values of one sequence, allocated once: (1, capacity, g, k) a layer; g is this tensor rank's share of heads."""
 
-    def __init__(self, shape: ModelShape, capacity: int) -> None:
-        size = [1, capacity, shape.key_value_heads, shape.head_dim]
+    def __init__(self, shape: ModelShape, capacity: int, tensor_ranks: int = 1) -> None:
+        size = [1, capacity, shape.key_value_heads // tensor_ranks, shape.head_dim]
         self.keys = [paddle.zeros(size) for _ in range(shape.layers)]
         self.values = [paddle.zeros(size) for _ in range(shape.layers)]
         self.length = 0

@@ -10,11 +10,12 @@ from paddle import nn
 from danlu.engines.paddle import recompute
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.dropout import Dropout
+from danlu.engines.paddle.layout import Layout
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def parallelise(shape: ModelShape, recipe: Recipe) -> CausalLM:
+def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout) -> CausalLM:
     """This process's part of the model, with weights of no account yet.
 
     The order matters: recomputation wraps each layer; compilation sees all of that.
