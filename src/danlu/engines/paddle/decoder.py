@@ -7,7 +7,7 @@ Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import paddle
 import paddle.nn.functional as F
@@ -17,6 +17,9 @@ from danlu.engines.paddle.dropout import Dropout
 from danlu.engines.paddle.loss import linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
+
+if TYPE_CHECKING:
+    from danlu.engines.paddle.tensor_parallel import VocabularyShard
 
 
 class Cache(Protocol):
@@ -178,6 +181,8 @@ class CausalLM(nn.Layer):
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.model = Decoder(shape)
+        self.vocabulary: VocabularyShard | None = None
+        """Where tensor ranks split the output embedding."""
         # Tied, the embedding (v, d) is used as it is; on its own, the head is a matrix (d, v) like the others.
         self.lm_head = None if shape.tied_embeddings else linear(shape.hidden_size, shape.vocab_size, False)
 
@@ -196,8 +201,9 @@ class CausalLM(nn.Layer):
         tied = self.lm_head is None
         weight = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         if targets_bt is None:
-            return paddle.matmul(hidden_btd, weight, transpose_y=tied)
-        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied)
+            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
+            return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)
+        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied, self.vocabulary)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Any:

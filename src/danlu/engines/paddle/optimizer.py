@@ -14,9 +14,9 @@ from paddle import Tensor
 
 from danlu.engines.base import LOSS_SCALE_OVERFLOW
 from danlu.engines.paddle.layout import Layout
-from danlu.engines.paddle.pieces import own_region, turned
+from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.shard import Reducer
-from danlu.engines.paddle.slices import Slice, Target, check_filled, written, written_number
+from danlu.engines.paddle.slices import Slice, Target, check_filled, placed, written, written_number
 from danlu.engines.stored import Stored
 from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.recipe import Recipe
@@ -83,6 +83,8 @@ class Optimizer:
             )
             for group in self.groups
         ]
+        self.of = {parameter.name: adamw for adamw in self.adamw for parameter in adamw._parameter_list}
+        """Which AdamW has a parameter, by paddle's name."""
         self.updates = [self.reducer.split(adamw) for adamw in self.adamw]
 
     @property
@@ -132,8 +134,10 @@ class Optimizer:
 
     def moments(self, parameter: Tensor) -> list[Tensor]:
         """The two of a parameter that is updated here, once there was a step."""
-        state = next(adamw._accumulators for adamw in self.adamw if parameter.name in adamw._accumulators["moment1"])
-        return [state[ours][parameter.name] for ours in _MOMENTS.values()]
+        adamw = self.of[parameter.name]
+        if not adamw._accumulators:  # loaded, and not used yet
+            return [adamw._accumulators_holder[f"{parameter.name}_{theirs}_0"] for theirs in _MOMENTS.values()]
+        return [adamw._accumulators[theirs][parameter.name] for theirs in _MOMENTS.values()]
 
     def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Slice]:
         """What this process writes of moments and step counts, by ``<state>.<parameter name>``; none before the first step.
@@ -166,7 +170,7 @@ class Optimizer:
             if key == _STEP:
                 self.steps = max(self.steps, int(each.content[()]))
                 continue
-            for own in self._copies(name):
+            for own in self._copies(name, tied=HEAD not in shapes):
                 if (key, own) not in targets:
                     targets[key, own] = Target(own, own_region(name, shapes[name], self.layout))
                 targets[key, own].take(each)
@@ -179,11 +183,11 @@ class Optimizer:
             members = {parameter.name for parameter in group["params"]}
             for (key, name), target in targets.items():
                 if (parameter := self.parameters[name]).name in members:
-                    state[f"{parameter.name}_{_MOMENTS[key]}_0"] = paddle.to_tensor(
-                        np.ascontiguousarray(turned(name, target.array))
-                    )
+                    moment = paddle.to_tensor(placed(name, target.array, parameter))
+                    state[f"{parameter.name}_{_MOMENTS[key]}_0"] = moment
                     state |= self._powers(parameter)
-            adamw.set_state_dict(state)
+            if state:
+                adamw.set_state_dict(state)
 
     def _powers(self, parameter: Tensor) -> dict[str, Tensor]:
         """What the next step divides by, as paddle keeps it."""
@@ -194,9 +198,9 @@ class Optimizer:
             for number, beta in enumerate(self.settings.betas, 1)
         }
 
-    def _copies(self, name: str) -> list[str]:
+    def _copies(self, name: str, tied: bool) -> list[str]:
         """The parameters that are updated here and that a stored tensor belongs to: none, one, or a tied copy."""
-        return [own for own in (name, *([HEAD] if name == EMBEDDING else [])) if own in self.reducer.updated]
+        return [own for own in (name, *([HEAD] if tied and name == EMBEDDING else [])) if own in self.reducer.updated]
 
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""

@@ -1,10 +1,117 @@
 """Fleet on CPUs: what stands in for the parts of it that only work with GPUs, so that a layout can be rehearsed on a laptop.
 
-Only where tensors travel is replaced, never what is computed.
+Only where tensors travel is replaced, never what is computed: a collective that gloo lacks is made of those that it has, in the
+same order and on the same values. Each substitute says which symbol of paddle it replaces and why, and ``begin`` fails where a
+new version of paddle has moved one.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import paddle
+from paddle import Tensor
+from paddle.base import core
+from paddle.distributed.collective import _get_group_map
+
+from danlu.errors import DanluError
+
+_GLOO, _NOW = core.ProcessGroupGloo, True
+
+
+class Substitute(NamedTuple):
+    """A function in the place of ``holder.name``."""
+
+    holder: Any
+    name: str
+    why: str
+    function: Callable[..., Any]
+
+
+def _all_reduce(group: Any, tensor: Tensor, operation: Any) -> Any:
+    return _ended(group.all_reduce(tensor, operation, _NOW))
+
+
+def _broadcast(group: Any, tensor: Tensor, source: int) -> Any:
+    return _ended(group.broadcast(tensor, source, _NOW))
+
+
+def _send(group: Any, tensor: Tensor, to: int) -> Any:
+    return _ended(group.send(tensor, to, _NOW))
+
+
+def _receive(group: Any, tensor: Tensor, source: int) -> Any:
+    return _ended(group.recv(tensor, source, _NOW))
+
+
+def _all_gather(group: Any, out: Tensor, tensor: Tensor) -> Any:
+    return _ended(group.all_gather_into_tensor(out, tensor, _NOW))
+
+
+def _reduce_scatter(group: Any, out: Tensor, whole: Tensor, operation: Any, _sync: bool = _NOW) -> Any:
+    """All get the whole sum and keep their part."""
+    summed = whole.clone()
+    task = _ended(group.all_reduce(summed, operation, _NOW))
+    rows = out.shape[0]
+    paddle.assign(summed[group.rank() * rows : (group.rank() + 1) * rows], out)
+    return task
+
+
+def _identity(tensor: Tensor, *_ring: Any) -> Tensor:
+    return paddle.assign(tensor)
+
+
+def _cross_entropy(
+    logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int, rank: int, _ranks: int
+) -> tuple[Tensor, Tensor]:
+    """(softmax, loss) of a part of the vocabulary, as the kernel defines them: the largest logit, the sum of exponentials and
+    the logit of the label come from all parts."""
+    group = _get_group_map()[ring].process_group
+    largest = logits_nv.max(-1, keepdim=True)
+    _all_reduce(group, largest, core.ReduceOp.MAX)
+    shifted = logits_nv - largest
+    exponentials = shifted.exp()
+    total = exponentials.sum(-1, keepdim=True)
+    _all_reduce(group, total, core.ReduceOp.SUM)
+    row, size = label_n1 - rank * logits_nv.shape[-1], logits_nv.shape[-1]
+    here = (row >= 0) & (row < size)
+    chosen = paddle.take_along_axis(shifted, row.clip(0, size - 1), -1)
+    chosen = paddle.where(here, chosen, paddle.zeros_like(chosen))
+    _all_reduce(group, chosen, core.ReduceOp.SUM)
+    loss = paddle.where(label_n1 != ignored, total.log() - chosen, paddle.zeros_like(chosen))
+    return exponentials / total, loss
+
+
+def _ended(task: Any) -> Any:
+    task.wait()
+    return task
+
+
+_STREAMS = "gloo has no calculation stream to order it on; the host waits instead"
+_KERNEL = "there is a GPU kernel only"
+SUBSTITUTES = (
+    Substitute(_GLOO, "all_reduce_on_calc_stream", _STREAMS, _all_reduce),
+    Substitute(_GLOO, "broadcast_on_calc_stream", _STREAMS, _broadcast),
+    Substitute(_GLOO, "send_on_calc_stream", _STREAMS, _send),
+    Substitute(_GLOO, "recv_on_calc_stream", _STREAMS, _receive),
+    Substitute(_GLOO, "all_gather_into_tensor_on_calc_stream", _STREAMS, _all_gather),
+    Substitute(_GLOO, "reduce_scatter_tensor", "gloo has none", _reduce_scatter),
+    Substitute(paddle._C_ops, "c_identity", _KERNEL, _identity),
+    Substitute(paddle._C_ops, "c_softmax_with_cross_entropy", _KERNEL, _cross_entropy),
+)
+
+
+@functools.cache
 def begin() -> None:
-    """Put the substitutes into Fleet, once."""
+    """Put the substitutes into paddle. DanluError: it has no such symbol (any more)."""
+    for each in SUBSTITUTES:
+        if not hasattr(each.holder, each.name):
+            where = getattr(each.holder, "__name__", str(each.holder))
+            raise DanluError(
+                f"paddle {paddle.__version__} has no {where}.{each.name}, which the rehearsal on CPUs stands in for; "
+                "use the version that danlu is made for, or train on GPUs"
+            )
+    for each in SUBSTITUTES:
+        setattr(each.holder, each.name, each.function)

@@ -9,10 +9,15 @@ from typing import Any
 
 from paddle import Tensor
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import DygraphShardingOptimizer
-from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
+from paddle.distributed.fleet.utils.hybrid_parallel_util import (
+    fused_allreduce_gradients,
+    fused_allreduce_gradients_with_group,
+)
 
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.pieces import split_dimension
+
+_OF_HEADS = ("q_norm.weight", "k_norm.weight")
 
 
 class Reducer:
@@ -53,8 +58,16 @@ class Reducer:
     def micro_batch_done(self) -> None:
         """A backward pass has ended."""
 
+    def _sum_over_tensor_ranks(self) -> None:
+        """Gradients of what all tensor ranks have, but of which each saw a part: norms of their own heads."""
+        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(_OF_HEADS)]
+        if parts:
+            fused_allreduce_gradients_with_group(parts, self.layout.group("tensor"), scale=1.0)
+
     def reduce(self) -> None:
         """Average the gradients of a step over the data ranks, where this one needs them."""
+        if self.layout.tensor > 1:
+            self._sum_over_tensor_ranks()
         if self.layout.data == 1:
             return
         if not self.layout.zero_stage:

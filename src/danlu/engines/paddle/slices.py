@@ -74,7 +74,7 @@ class Target:
 
     def give(self, parameter: Tensor) -> None:
         """Copy into a parameter."""
-        parameter.set_value(np.ascontiguousarray(turned(self.name, self.array)))
+        parameter.set_value(placed(self.name, self.array, parameter))
 
 
 def check_filled(targets: Iterable[Target], folder: Path) -> None:
@@ -91,4 +91,11 @@ def array_of(name: str, tensor: Any) -> NDArray[np.float32]:
 
 def fill(name: str, parameter: Tensor, whole: NDArray[np.float32], layout: Layout) -> None:
     """Copy the own piece of a whole tensor, as files have it, into a parameter."""
-    parameter.set_value(np.ascontiguousarray(turned(name, whole[own_region(name, whole.shape, layout)])))
+    parameter.set_value(placed(name, whole[own_region(name, whole.shape, layout)], parameter))
+
+
+def placed(name: str, piece: NDArray[np.float32], parameter: Tensor) -> NDArray[np.float32]:
+    """A piece of a file's tensor with the axes of its parameter, filled up with zeros to its shape."""
+    made = turned(name, piece)
+    filling = [(0, size - here) for size, here in zip(parameter.shape, made.shape, strict=True)]
+    return np.ascontiguousarray(np.pad(made, filling))
