@@ -84,6 +84,15 @@ def _cross_entropy(
     return exponentials / total, loss
 
 
+_new_group = paddle.distributed.new_group
+
+
+def _one_group_after_the_other(*arguments: Any, **named: Any) -> Any:
+    made = _new_group(*arguments, **named)
+    paddle.distributed.barrier()
+    return made
+
+
 def _ended(task: Any) -> Any:
     task.wait()
     return task
@@ -98,6 +107,9 @@ SUBSTITUTES = (
     Substitute(_GLOO, "recv_on_calc_stream", _STREAMS, _receive),
     Substitute(_GLOO, "all_gather_into_tensor_on_calc_stream", _STREAMS, _all_gather),
     Substitute(_GLOO, "reduce_scatter_tensor", "gloo has none", _reduce_scatter),
+    Substitute(
+        paddle.distributed, "new_group", "gloo mixes up groups that are made at the same time", _one_group_after_the_other
+    ),
     Substitute(paddle._C_ops, "c_identity", _KERNEL, _identity),
     Substitute(paddle._C_ops, "c_softmax_with_cross_entropy", _KERNEL, _cross_entropy),
 )
