@@ -18,11 +18,9 @@ from unittest.mock import patch
 
 import numpy as np
 from cases import LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS, Case, case_of, verdict
+from paddle.distributed.fleet.base import topology
 from paddle_faults import FAULTS
 from stored import tensors
-
-from danlu.engines.paddle import process  # isort: skip - loads paddle without its warnings
-from paddle.distributed.fleet.base import topology
 
 from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.paddle.engine import PaddleEngine
@@ -191,7 +189,9 @@ def _distance(name: str, piece: np.ndarray, weights: dict[str, np.ndarray], layo
     wanted = weights[name] if name in weights else weights[EMBEDDING]  # a tied copy
     wanted_piece = wanted[own_region(name, wanted.shape, layout)]
     real = piece[tuple(map(slice, wanted_piece.shape))]  # the rest fills the vocabulary up
-    return float(np.abs(real - wanted_piece).max(initial=0) / np.abs(wanted).max()) + float(real.size < piece.size and piece[len(real):].any())
+    if real.size < piece.size and piece[len(real) :].any():
+        return math.inf
+    return float(np.abs(real - wanted_piece).max(initial=0) / np.abs(wanted).max())
 
 
 def _identical(left: dict[str, Any], right: dict[str, Any]) -> bool:

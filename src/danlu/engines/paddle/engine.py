@@ -19,12 +19,14 @@ from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle.clock import Clock
+from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
 from danlu.engines.paddle.loss import IGNORED
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.parallelise import parallelise
+from danlu.engines.paddle.pipeline import Pipeline
 from danlu.engines.paddle.process import keep_freed_memory, threads
 from danlu.engines.paddle.slices import fill, written
 from danlu.engines.paddle.snapshot import Buffers, optimizer_states, write
@@ -36,6 +38,7 @@ from danlu.model.drawing import draw
 from danlu.model.families import tensor_shapes
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
+from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -55,11 +58,21 @@ class PaddleEngine:
         self._exact = False
         self.layout = Layout.start(recipe)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
-        self.model = parallelise(shape, recipe, self.layout)
-        self.model.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
-        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.pipeline: Pipeline | None = None
+        if self.layout.pipeline > 1:
+            ranges = split_layers(shape, recipe.parallel.pipeline * recipe.parallel.stages_a_rank)
+            build = lambda number: parallelise(shape, recipe, self.layout, ranges[number])  # noqa: E731
+            self.pipeline = Pipeline(build, recipe.parallel.stages_a_rank, shape, self.layout)
+            self.stages = self.pipeline.stages
+        else:
+            self.stages = [parallelise(shape, recipe, self.layout, range(shape.layers))]
+        for stage in self.stages:
+            stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
+        self.parameters: dict[str, Tensor] = {
+            name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
+        }
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
-        self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout)
+        self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
         self.shapes = tensor_shapes(shape)
         """Of the whole tensors, as files have them."""
         self.names = {parameter.name: name for name, parameter in self.parameters.items()}
@@ -67,6 +80,12 @@ class PaddleEngine:
         self.buffers = Buffers()
         self.clock = Clock()
         self.observer: Observer | None = None
+
+    @property
+    def model(self) -> CausalLM:
+        """What this process holds of the model, where there is no pipeline; without a layout, all of it."""
+        assert self.pipeline is None
+        return self.stages[0]
 
     def versions(self) -> dict[str, str]:
         """paddle, and the threads that it computes with on a CPU."""
@@ -116,14 +135,20 @@ class PaddleEngine:
             return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
         # Fleet averages gradients over the data ranks; the factor turns that into the sum that they are here.
         weight = scale * self.layout.data / supervised
-        total = paddle.zeros([], dtype="float32")
-        for micro in range(tensors["inputs"].shape[0]):
-            with self.clock.during("forward"):
-                loss = self._loss({name: tensor[micro] for name, tensor in tensors.items()}, weight)
-            with self.clock.during("backward"), self._recomputing():
-                loss.backward()
-            total += loss.detach()
-            self.optimizer.reducer.micro_batch_done()
+        micro_batches = [{name: tensor[micro] for name, tensor in tensors.items()} for micro in range(tensors["inputs"].shape[0])]
+        if self.pipeline is not None:
+            with self.clock.during("backward"), self._autocast():  # and, inside it, forward
+                total = self.pipeline.run(micro_batches, weight, train=True)
+                self.pipeline.sum_tied_gradients()
+        else:
+            total = paddle.zeros([], dtype="float32")
+            for micro in micro_batches:
+                with self.clock.during("forward"):
+                    loss = self._loss(micro, weight)
+                with self.clock.during("backward"), self._recomputing():
+                    loss.backward()
+                total += loss.detach()
+                self.optimizer.reducer.micro_batch_done()
         mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
         with self.clock.during("communication"):
             self.optimizer.reducer.reduce()
@@ -158,10 +183,15 @@ class PaddleEngine:
         arrays = {name: _tensor(array) for name, array in batch.items() if name != "samples"}
         supervised = int((arrays["targets"] != IGNORED).sum())
         mine = {name: tensor.chunk(self.layout.data)[self.data_rank] for name, tensor in arrays.items()}
-        total = paddle.zeros([], dtype="float32")
-        for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch):
-            rows = {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}
-            total += self._loss(rows, 1.0)
+        micro_batches = [
+            {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}
+            for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch)
+        ]
+        if self.pipeline is not None:
+            with self._autocast():
+                total = self.pipeline.run(micro_batches, 1.0, train=False)
+        else:
+            total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
         return float(self.layout.sum(total, "data")), supervised
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
@@ -174,15 +204,15 @@ class PaddleEngine:
                 f"the prompt has {len(tokens)} tokens; the model's context holds {room}, answer included: shorten the prompt"
             )
         capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
-        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity, self.layout.tensor))
-        return generate(logits, tokens, capacity - len(tokens), sampling, end_id)
+        layers = [int(layer) for stage in self.stages for layer in stage.model.layers]
+        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity, layers, self.layout.tensor))
+        return generate(logits, self.layout.tell, tokens, capacity - len(tokens), sampling, end_id)
 
     @paddle.no_grad()
-    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32]:
-        """Logits (v) after the last token, in FP32 whatever the precision of training."""
-        logits_btv = self.model(tokens_bt, cache=cache)
-        found: NDArray[np.float32] = logits_btv[0, -1].numpy()
-        return found
+    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32] | None:
+        """Logits (v) after the last token, where this process sees them; in FP32 whatever the precision of training."""
+        logits_btv = self.model(tokens_bt, cache=cache) if self.pipeline is None else self.pipeline.decode(tokens_bt, cache)
+        return None if logits_btv is None else logits_btv[0, -1].numpy()
 
     def snapshot(self, copy: bool) -> Snapshot:
         """Weights and moments."""

@@ -53,7 +53,7 @@ class Layout:
             rehearsal.begin()
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # of flags, and of groups that this rank is not in
             warnings.simplefilter("ignore")
-            fleet.init(is_collective=True, strategy=_strategy(recipe), log_level="ERROR")
+            fleet.init(is_collective=True, strategy=_strategy(recipe, cpu), log_level="ERROR")
         hcg = fleet.get_hybrid_communicate_group()
         return cls(parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage, hcg)
 
@@ -134,7 +134,7 @@ class Layout:
             dist.destroy_process_group()
 
 
-def _strategy(recipe: Recipe) -> Any:
+def _strategy(recipe: Recipe, cpu: bool) -> Any:
     """Fleet's own description of the layout."""
     parallel = recipe.parallel
     strategy = fleet.DistributedStrategy()
@@ -145,8 +145,15 @@ def _strategy(recipe: Recipe) -> Any:
         "sharding_degree": shards,
         "mp_degree": parallel.tensor,
         "pp_degree": parallel.pipeline,
+        # Gradients are not divided by the number of micro-batches, since each one carries its own weight.
+        # Neighbours send to each other one message at a time; the parts of a message are not spread over tensor ranks.
+        "pp_configs": {"delay_scale_loss": True, "use_batch_p2p_comm": not cpu},
     }
-    strategy.pipeline_configs = {"accumulate_steps": recipe.accumulation, "micro_batch_size": recipe.micro_batch}
+    strategy.pipeline_configs = {
+        "accumulate_steps": recipe.accumulation,
+        "micro_batch_size": recipe.micro_batch,
+        "enable_partial_send_recv": not cpu,
+    }
     return strategy
 
 

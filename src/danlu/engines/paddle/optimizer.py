@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import Tensor
 
@@ -52,8 +51,11 @@ class Optimizer:
     Every decision rests on the global norm and the global loss, so that all processes of a layout take the same one.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], recipe: Recipe, rates: Mapping[str, float], layout: Layout) -> None:
-        """``rates`` are what each one's learning rate is multiplied by."""
+    def __init__(
+        self, parameters: Mapping[str, Tensor], recipe: Recipe, rates: Mapping[str, float], layout: Layout, tied: bool
+    ) -> None:
+        """``rates`` are what each one's learning rate is multiplied by; ``tied``: the output embedding is the input's."""
+        self.tied = tied
         self.settings, self.parameters, self.layout = recipe.train.optimizer, dict(parameters), layout
         groups: dict[Any, list[Tensor]] = defaultdict(list)
         for name, parameter in parameters.items():
@@ -71,7 +73,7 @@ class Optimizer:
     def start(self) -> None:
         """Without moments, one AdamW for each group: Fleet splits them over data ranks, and takes no groups."""
         first, second = self.settings.betas
-        self.reducer = Reducer(self.parameters, self.layout)
+        self.reducer = Reducer(self.parameters, self.layout, self.tied)
         self.adamw = [
             paddle.optimizer.AdamW(
                 self.settings.learning_rate * group["learning_rate"],
@@ -170,7 +172,7 @@ class Optimizer:
             if key == _STEP:
                 self.steps = max(self.steps, int(each.content[()]))
                 continue
-            for own in self._copies(name, tied=HEAD not in shapes):
+            for own in self._copies(name):
                 if (key, own) not in targets:
                     targets[key, own] = Target(own, own_region(name, shapes[name], self.layout))
                 targets[key, own].take(each)
@@ -198,9 +200,9 @@ class Optimizer:
             for number, beta in enumerate(self.settings.betas, 1)
         }
 
-    def _copies(self, name: str, tied: bool) -> list[str]:
+    def _copies(self, name: str) -> list[str]:
         """The parameters that are updated here and that a stored tensor belongs to: none, one, or a tied copy."""
-        return [own for own in (name, *([HEAD] if tied and name == EMBEDDING else [])) if own in self.reducer.updated]
+        return [own for own in (name, *([HEAD] if self.tied and name == EMBEDDING else [])) if own in self.reducer.updated]
 
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""

@@ -15,13 +15,14 @@ from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
 
-def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout) -> CausalLM:
-    """This process's part of the model, with weights of no account yet.
+def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, layers: range) -> CausalLM:
+    """This process's part of some layers of the model, with weights of no account yet.
 
-    The order matters: tensor parallelism splits matrices; recomputation wraps what is left of each layer; compilation sees all of that.
+    The order matters: tensor parallelism splits matrices; recomputation wraps what is left of each layer; compilation sees all
+    of that.
     """
     nn.initializer.set_global_initializer(nn.initializer.Constant(0.0))  # nothing is drawn that is overwritten
-    model = CausalLM(shape)
+    model = CausalLM(shape, layers)
     if layout.tensor > 1:
         tensor_parallel.apply(model, shape, layout)
     nn.initializer.set_global_initializer(None)

@@ -8,12 +8,12 @@ new version of paddle has moved one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import paddle
 from paddle import Tensor
 from paddle.base import core
+from paddle.distributed import ParallelEnv
 from paddle.distributed.collective import _get_group_map
 
 from danlu.errors import DanluError
@@ -27,7 +27,7 @@ class Substitute(NamedTuple):
     holder: Any
     name: str
     why: str
-    function: Callable[..., Any]
+    function: Any
 
 
 def _all_reduce(group: Any, tensor: Tensor, operation: Any) -> Any:
@@ -63,9 +63,7 @@ def _identity(tensor: Tensor, *_ring: Any) -> Tensor:
     return paddle.assign(tensor)
 
 
-def _cross_entropy(
-    logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int, rank: int, _ranks: int
-) -> tuple[Tensor, Tensor]:
+def _cross_entropy(logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int, rank: int, _ranks: int) -> tuple[Tensor, Tensor]:
     """(softmax, loss) of a part of the vocabulary, as the kernel defines them: the largest logit, the sum of exponentials and
     the logit of the label come from all parts."""
     group = _get_group_map()[ring].process_group
@@ -110,6 +108,7 @@ SUBSTITUTES = (
     Substitute(
         paddle.distributed, "new_group", "gloo mixes up groups that are made at the same time", _one_group_after_the_other
     ),
+    Substitute(ParallelEnv, "device_id", "it is set where paddle is compiled for GPUs only", property(lambda _: 0)),
     Substitute(paddle._C_ops, "c_identity", _KERNEL, _identity),
     Substitute(paddle._C_ops, "c_softmax_with_cross_entropy", _KERNEL, _cross_entropy),
 )

@@ -16,6 +16,7 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import (
 
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.pieces import split_dimension
+from danlu.model.drawing import HEAD
 
 _OF_HEADS = ("q_norm.weight", "k_norm.weight")
 
@@ -23,10 +24,12 @@ _OF_HEADS = ("q_norm.weight", "k_norm.weight")
 class Reducer:
     """Knows which parameters are updated here, and brings their gradients here."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], layout: Layout) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], layout: Layout, tied: bool) -> None:
         self.parameters, self.layout = dict(parameters), layout
         self.updated = set(parameters)
         """The names of those that this process updates."""
+        self.tied_copy = layout.pipeline > 1 and tied
+        """Whether an output embedding here is a second copy of the first rank's embedding, which alone is counted."""
         self.splits: list[DygraphShardingOptimizer] = []
 
     @property
@@ -35,7 +38,9 @@ class Reducer:
         return [
             name
             for name in self.parameters
-            if name in self.updated and (self.layout.tensor_rank == 0 or split_dimension(name) is not None)
+            if name in self.updated
+            and not (self.tied_copy and name == HEAD)
+            and (self.layout.tensor_rank == 0 or split_dimension(name) is not None)
         ]
 
     @property

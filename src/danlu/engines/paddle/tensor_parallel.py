@@ -80,7 +80,8 @@ def apply(model: CausalLM, shape: ModelShape, layout: Layout) -> None:
         _replace(block.mlp, _ROWS[1], RowParallelLinear, input_is_parallel=True)
     if model.lm_head is not None:
         model.lm_head = ColumnParallelLinear(shape.hidden_size, filled, has_bias=False, gather_output=False)
-    model.vocabulary = VocabularyShard(layout, shape.vocab_size)
+    if model.model.norm is not None:
+        model.vocabulary = VocabularyShard(layout, shape.vocab_size)
 
 
 def _replace(module: nn.Layer, name: str, layer: Any, **options: Any) -> None:
