@@ -8,13 +8,14 @@ new version of paddle has moved one.
 from __future__ import annotations
 
 import functools
+import os
+import socket
 from typing import Any, NamedTuple
 
 import paddle
 from paddle import Tensor
 from paddle.base import core
-from paddle.distributed import ParallelEnv
-from paddle.distributed.collective import _get_group_map
+from paddle.distributed import ParallelEnv, collective
 
 from danlu.errors import DanluError
 
@@ -66,7 +67,7 @@ def _identity(tensor: Tensor, *_ring: Any) -> Tensor:
 def _cross_entropy(logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int, rank: int, _ranks: int) -> tuple[Tensor, Tensor]:
     """(softmax, loss) of a part of the vocabulary, as the kernel defines them: the largest logit, the sum of exponentials and
     the logit of the label come from all parts."""
-    group = _get_group_map()[ring].process_group
+    group = collective._get_group_map()[ring].process_group
     largest = logits_nv.max(-1, keepdim=True)
     _all_reduce(group, largest, core.ReduceOp.MAX)
     shifted = logits_nv - largest
@@ -82,13 +83,27 @@ def _cross_entropy(logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int,
     return exponentials / total, loss
 
 
-_new_group = paddle.distributed.new_group
+_new_group = collective._new_process_group_impl
+_stores: list[Any] = []
 
 
-def _one_group_after_the_other(*arguments: Any, **named: Any) -> Any:
-    made = _new_group(*arguments, **named)
-    paddle.distributed.barrier()
-    return made
+def _group_with_a_store(backend: str, store: Any, rank: int, size: int, name: str, *rest: Any, **named: Any) -> Any:
+    """Where the members of the group meet and nobody else does; the first of them tells where that is."""
+    if rank == 0:
+        with socket.socket() as trial:
+            trial.bind(("", 0))
+            port = trial.getsockname()[1]
+        store.set(f"danlu/{name}", f"{_own_address()}:{port}")
+    host, _, port = store.get(f"danlu/{name}").decode().rpartition(":")
+    _stores.append(core.TCPStore(host, int(port), rank == 0, size))
+    return _new_group(backend, _stores[-1], rank, size, name, *rest, **named)
+
+
+def _own_address() -> str:
+    """Of this machine, as the first one sees it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+        trial.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))  # sends nothing
+        return str(trial.getsockname()[0])
 
 
 def _ended(task: Any) -> Any:
@@ -106,7 +121,10 @@ SUBSTITUTES = (
     Substitute(_GLOO, "all_gather_into_tensor_on_calc_stream", _STREAMS, _all_gather),
     Substitute(_GLOO, "reduce_scatter_tensor", "gloo has none", _reduce_scatter),
     Substitute(
-        paddle.distributed, "new_group", "gloo mixes up groups that are made at the same time", _one_group_after_the_other
+        collective,
+        "_new_process_group_impl",
+        "gloo's groups leave their addresses under the same names in one store, so that a group may meet the one before",
+        _group_with_a_store,
     ),
     Substitute(ParallelEnv, "device_id", "it is set where paddle is compiled for GPUs only", property(lambda _: 0)),
     Substitute(paddle._C_ops, "c_identity", _KERNEL, _identity),
