@@ -75,7 +75,7 @@ class Pipeline:
         usual, self.schedule.accumulate_steps = self.schedule.accumulate_steps, len(micro_batches)
         if train:
             self.schedule.train()
-            mean = self.schedule.forward_backward_pipeline(data)
+            mean = self.schedule.forward_backward_pipeline(data, None)
         else:
             mean = self.schedule.eval_batch(data, compute_loss=True)
         self.schedule.accumulate_steps = usual

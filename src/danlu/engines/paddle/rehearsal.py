@@ -39,14 +39,6 @@ def _broadcast(group: Any, tensor: Tensor, source: int) -> Any:
     return _ended(group.broadcast(tensor, source, _NOW))
 
 
-def _send(group: Any, tensor: Tensor, to: int) -> Any:
-    return _ended(group.send(tensor, to, _NOW))
-
-
-def _receive(group: Any, tensor: Tensor, source: int) -> Any:
-    return _ended(group.recv(tensor, source, _NOW))
-
-
 def _all_gather(group: Any, out: Tensor, tensor: Tensor) -> Any:
     return _ended(group.all_gather_into_tensor(out, tensor, _NOW))
 
@@ -84,7 +76,22 @@ def _cross_entropy(logits_nv: Tensor, label_n1: Tensor, ignored: int, ring: int,
 
 
 _new_group = collective._new_process_group_impl
-_stores: list[Any] = []
+_PAIRS = 1_000_000
+"""Above all numbers of groups: those of a group's pairs of ranks."""
+
+
+class _Group(NamedTuple):
+    """What a process group was made of, and what must live as long as it does."""
+
+    group: Any
+    store: Any
+    own: Any
+    rank: int
+    name: str
+    number: int
+
+
+_made: list[_Group] = []
 
 
 def _group_with_a_store(backend: str, store: Any, rank: int, size: int, name: str, *rest: Any, **named: Any) -> Any:
@@ -95,8 +102,27 @@ def _group_with_a_store(backend: str, store: Any, rank: int, size: int, name: st
             port = trial.getsockname()[1]
         store.set(f"danlu/{name}", f"{_own_address()}:{port}")
     host, _, port = store.get(f"danlu/{name}").decode().rpartition(":")
-    _stores.append(core.TCPStore(host, int(port), rank == 0, size))
-    return _new_group(backend, _stores[-1], rank, size, name, *rest, **named)
+    own = core.TCPStore(host, int(port), rank == 0, size)
+    made = _new_group(backend, own, rank, size, name, *rest, **named)
+    _made.append(_Group(made, store, own, rank, name, named["group_id"]))
+    return made
+
+
+@functools.cache
+def _pair(group: Any, source: int, to: int) -> Any:
+    """The group of two ranks of a group, for messages in one direction."""
+    whole = next(each for each in _made if each.group is group)
+    number = _PAIRS + (whole.number << 16) + (source << 8) + to
+    place = 0 if whole.rank == source else 1
+    return _group_with_a_store("gloo", whole.store, place, 2, f"{whole.name}-{source}-{to}", pg_options=None, group_id=number)
+
+
+def _send(group: Any, tensor: Tensor, to: int, sync: bool = _NOW) -> Any:
+    return core.ProcessGroup.send(_pair(group, group.rank(), to), tensor, 1, sync)
+
+
+def _receive(group: Any, tensor: Tensor, source: int, sync: bool = _NOW) -> Any:
+    return core.ProcessGroup.recv(_pair(group, source, group.rank()), tensor, 0, sync)
 
 
 def _own_address() -> str:
@@ -112,12 +138,13 @@ def _ended(task: Any) -> Any:
 
 
 _STREAMS = "gloo has no calculation stream to order it on; the host waits instead"
+_TAGS = "gloo numbers the messages of a group, and the numbers of two ranks differ once one has talked to a third"
 _KERNEL = "there is a GPU kernel only"
 SUBSTITUTES = (
     Substitute(_GLOO, "all_reduce_on_calc_stream", _STREAMS, _all_reduce),
     Substitute(_GLOO, "broadcast_on_calc_stream", _STREAMS, _broadcast),
-    Substitute(_GLOO, "send_on_calc_stream", _STREAMS, _send),
-    Substitute(_GLOO, "recv_on_calc_stream", _STREAMS, _receive),
+    Substitute(_GLOO, "send", _TAGS, _send),
+    Substitute(_GLOO, "recv", _TAGS, _receive),
     Substitute(_GLOO, "all_gather_into_tensor_on_calc_stream", _STREAMS, _all_gather),
     Substitute(_GLOO, "reduce_scatter_tensor", "gloo has none", _reduce_scatter),
     Substitute(
