@@ -18,7 +18,15 @@ def contradictions(recipe: Recipe) -> list[Problem]:
     layout = (
         [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
     )  # looked at again when the planner has filled it in
-    return [*_stages(recipe), *layout, *_steps(recipe), *_profile(recipe), *_validation(recipe), *_model(recipe)]
+    return [
+        *_stages(recipe),
+        *layout,
+        *_steps(recipe),
+        *_profile(recipe),
+        *_validation(recipe),
+        *_conversations(recipe),
+        *_model(recipe),
+    ]
 
 
 def _stages(recipe: Recipe) -> list[Problem]:
@@ -31,6 +39,18 @@ def _stages(recipe: Recipe) -> list[Problem]:
         early = stages[stages.index(late) - 1]
         return [Problem(("stages",), f"{early} stands before {late}, which it needs; write [{', '.join(in_order)}]")]
     return []
+
+
+def _conversations(recipe: Recipe) -> list[Problem]:
+    if recipe.train.objective != "sft":
+        return []
+    problems = []
+    if recipe.data.tokenizer.path is None:
+        text = "sft needs the tokenizer of a model that is trained already; give data.tokenizer.path"
+        problems.append(Problem(("train", "objective"), text))
+    if recipe.data.curate is not None:
+        problems.append(Problem(("data", "curate"), "chooses plain documents, and sft reads conversations; leave it out"))
+    return problems
 
 
 def _batch(recipe: Recipe) -> list[Problem]:

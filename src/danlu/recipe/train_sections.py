@@ -49,6 +49,10 @@ class TrainSection(Section):
     engine: Literal["torch", "paddle"] = Field(
         "torch", description="The framework; a run can change it on the way.", json_schema_extra=RESUMABLE
     )
+    objective: Literal["pretrain", "sft"] = Field(
+        "pretrain",
+        description="pretrain: continue any text; sft: answer in conversations, of which only the answers are supervised.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU when there is one.")
     steps: int = Field(1000, gt=0, description="Optimizer steps.")
     global_batch: int = Field(32, gt=0, description="Samples an optimizer step, over all micro-batches and ranks.")
