@@ -25,6 +25,7 @@ def contradictions(recipe: Recipe) -> list[Problem]:
         *_profile(recipe),
         *_validation(recipe),
         *_conversations(recipe),
+        *_adapters(recipe),
         *_model(recipe),
     ]
 
@@ -51,6 +52,17 @@ def _conversations(recipe: Recipe) -> list[Problem]:
     if recipe.data.curate is not None:
         problems.append(Problem(("data", "curate"), "chooses plain documents, and sft reads conversations; leave it out"))
     return problems
+
+
+def _adapters(recipe: Recipe) -> list[Problem]:
+    if recipe.train.lora is None:
+        return []
+    found = {
+        "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
+        "is not there on the paddle engine yet; give train.engine torch, or leave it out": recipe.train.engine == "paddle",
+        "is not there beside parallel.tensor yet; give tensor 1, and data or pipeline instead": recipe.parallel.tensor > 1,
+    }
+    return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
 
 
 def _batch(recipe: Recipe) -> list[Problem]:
