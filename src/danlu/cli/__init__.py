@@ -19,6 +19,7 @@ from danlu.cli import (
     metrics,
     models,
     planning,
+    pretrained,
     profile,
     recipes,
     trained,
@@ -46,6 +47,7 @@ def cli() -> None:
 
 
 for _verb in (
+    pretrained.import_model,
     training.run,
     training.prepare,
     training.train,

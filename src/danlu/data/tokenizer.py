@@ -77,6 +77,17 @@ class Tokenizer:
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
+    def encode_markup(self, text: str) -> tuple[Array, Array]:
+        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64."""
+        encoding = self._markup.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _markup(self) -> Any:
+        tokenizer = _from_bytes(self._data, "")
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
     def encode_batch(self, texts: Sequence[str]) -> list[Array]:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
         counts, pieces = [], []
