@@ -55,6 +55,12 @@ class Tokenizer:
             raise UserError(f"{origin}: there is no token {token!r}; data.tokenizer.begin and end must name tokens that it has")
         return number
 
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Special tokens and their ids; in a text that is encoded they are plain text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
     def _ids(self, texts: Sequence[str]) -> list[Array]:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
