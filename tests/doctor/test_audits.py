@@ -136,7 +136,10 @@ def named(made: Material) -> set[str]:
     assert not [why for why in found.unjudged.values() if "mistake" in why]
     every = [one for finding in found.findings for one in (finding, *finding.symptoms)]
     for one in every:  # each patch makes a recipe
-        parse(with_overrides(made.recipe, one.patch))
+        parse(
+            made.recipe.model_dump(mode="python", exclude_unset=True),
+            [f"{field}={json.dumps(value)}" for field, value in one.patch.items()],
+        )
     return {one.rule for one in every if one.severity >= Severity.WARNING}
 
 
