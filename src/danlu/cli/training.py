@@ -38,7 +38,8 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @RECIPE
 @OVERRIDES
 @ROOT
-def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
+@click.option("--show", type=click.IntRange(1), help="Print so many samples, with what is supervised in ⟦brackets⟧.")
+def prepare(recipe: Path, overrides: tuple[str, ...], root: Path, show: int | None) -> None:
     """Turn the recipe's sources into token shards.
 
     \b
@@ -49,7 +50,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 
     settings, folder = open_run(recipe, overrides, root, trains=False)
     with stages.writing(folder):
-        stages.prepare(settings, folder, click.echo)
+        prepared = stages.prepare(settings, folder, click.echo)
+    if show is not None:
+        from danlu.data.chat.show import shown
+
+        for sample in shown(prepared, show):
+            click.echo(sample)
 
 
 @click.command()
