@@ -28,7 +28,7 @@ def _check_paddle(recipe: Recipe) -> None:
     """What the paddle engine has no part for."""
     train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
     found = {
-        f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage > 1,
+        f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage == 3,
         "parallel.sequence_parallel: true": parallel.sequence_parallel,
         f"parallel.schedule: {parallel.schedule}": parallel.schedule == "zero-bubble",
         "train.compile: true in several processes": train.compile and parallel.processes > 1,
