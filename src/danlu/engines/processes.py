@@ -16,6 +16,7 @@ from danlu.launch import cause
 from danlu.launch.cause import AFTER, Cause
 from danlu.launch.environment import Nodes
 
+COMMAND = [sys.executable, "-m", "danlu"]
 TAIL_LINES = 30
 _ERROR = "danlu: "
 """How the line begins that says what ended a command."""
@@ -79,7 +80,7 @@ def _run(arguments: list[str], processes: int, own: range, rendezvous: str, plac
         for local, rank in enumerate(own):
             with (place / f"rank-{rank}.log").open("wb") as log:
                 ranks[rank] = subprocess.Popen(
-                    [sys.executable, "-m", "danlu", *arguments],
+                    [*COMMAND, *arguments],
                     env=common | {"RANK": str(rank), "LOCAL_RANK": str(local)},
                     stdout=log if rank else None,
                     stderr=log,
