@@ -1,12 +1,14 @@
 """The planner's memory beside dry runs of the PyTorch engine: 8 B, 70 B and 405 B at published layouts, every kind of recompute.
 
-Usage: python benchmarks/plan_verify.py [--only NAME] [--json FILE]
+Beside them stand danlu's own runs on this machine (benchmarks/plan_cpu.py, which can be run alone); they want a machine that does
+nothing else, and are left out with --without-cpu.
+
+Usage: python benchmarks/plan_verify.py [--only NAME] [--without-cpu] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -23,15 +25,10 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def cpu_rows() -> dict[str, float]:
-    """Figures of danlu's own runs on this machine, where benchmarks/plan_cpu.py is there to make them."""
-    path = Path(__file__).parent / "plan_cpu.py"
-    if not path.is_file():
-        return {}
-    spec = importlib.util.spec_from_file_location("plan_cpu", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return dict(module.worst(module.rows()))
+    """cpu_memory_worst and cpu_step_worst of danlu's own runs."""
+    import plan_cpu
+
+    return dict(plan_cpu.worst(plan_cpu.rows()))
 
 
 def main() -> None:
@@ -41,6 +38,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="Layouts whose names contain this.")
+    parser.add_argument("--without-cpu", action="store_true", help="Dry runs alone.")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     checks = []
@@ -58,7 +56,7 @@ def main() -> None:
         "worst_state_error": max(each.state_error for each in checks),
         "worst_activation_error": max(abs(each.activation_error) for each in checks),
         "worst_peak_error": max(abs(each.peak_error) for each in checks),
-    } | cpu_rows()
+    } | ({} if options.without_cpu else cpu_rows())
     print(json.dumps(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -115,6 +115,7 @@ def test_sentences_lines_and_ellipses() -> None:
     assert m[k.COMMON_CHARACTERS] == 3 and m[k.SHORT_LINES] == 2
     assert measured("x" * 30)[k.SHORT_LINES] == measured("好" * 15)[k.SHORT_LINES] == 1
     assert measured("x" * 31)[k.SHORT_LINES] == measured("好" * 16)[k.SHORT_LINES] == 0
+    assert measured("  x" + " x" * 14 + "x \n")[k.SHORT_LINES] == 1 and measured("x" + " x" * 15)[k.SHORT_LINES] == 0
     assert measured("ok \ufffd\ufffd\ue000 好\U000f0000")[k.UNREADABLE] == 4
     assert measured("Lorem Ipsum dolor, lorem x ipsum")[k.LOREM_IPSUM] == 1
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from danlu.engines import processes
+from danlu.environment import Nodes
 from danlu.errors import DanluError
 from danlu.launch import cause
-from danlu.launch.environment import Nodes
 
 SCRIPT = "danlu.py"
 

@@ -2,8 +2,8 @@
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
 the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's
-moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; mb and a number the micro-batch; bf16
-and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; lora adapters; mb and a
+number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Case:
     precision: str = "fp32"
     dropout: float = 0.0
     compile: bool = False
+    lora: bool = False
 
     @classmethod
     def of(cls, words: str) -> Case:
@@ -92,6 +93,8 @@ class Case:
                 made["dropout"] = DROPOUT
             elif word == "comp":
                 made["compile"] = True
+            elif word == "lora":
+                made["lora"] = True
             elif word == "sp":
                 parallel["sequence_parallel"] = True
             elif word in ("bf16", "fp16"):
@@ -118,7 +121,11 @@ class Case:
     @property
     def reference(self) -> str:
         """The words of the one-process float32 run without accumulation or recomputation."""
-        return f"one {self.model} {self.batch} b{self.global_batch}" + (" drop" if self.dropout else "")
+        return (
+            f"one {self.model} {self.batch} b{self.global_batch}"
+            + (" drop" if self.dropout else "")
+            + (" lora" if self.lora else "")
+        )
 
     @property
     def plain(self) -> str | None:
@@ -179,6 +186,7 @@ QUICK = (
     "d2 t2 sp z3 mb2 drop",
     "d2 t2 z3 disk shards",
     "d2 p2 z1 il mb2 disk tied",
+    "d2 p2 z3 mb2 lora tied",
 )
 """Four processes; part of every test run."""
 
@@ -198,6 +206,7 @@ FULL = (
     *("p2 zb mb2", "p2 zb mb2 tied", "p2 zb mb1 even", "p2 zb mb2 half qwen3", "p2 zb mb2 bf16"),
     *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
+    *("one full lora", "d2 z1 mb2 lora", "d2 z3 lora qwen2", "p2 mb2 lora", "p2 zb mb2 lora tied", "d2 disk lora"),
     # Three: what does not divide by two
     *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
     # Four

@@ -26,7 +26,8 @@ from torch.distributed import TCPStore
 from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.pieces import fill, gather
-from danlu.recipe import parse, resolve_shape
+from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.recipe.train_sections import LoraSection
 
 Batch = dict[str, torch.Tensor]
 Curve = list[tuple[float, float]]
@@ -65,9 +66,16 @@ def own_batch(engine: TorchEngine, case: Case, step: int) -> Batch:
 
 
 @torch.no_grad()
+def recipe_of(case: Case) -> Recipe:
+    """With adapters beside weights that come from no folder, which a person's recipe may not ask for."""
+    recipe = parse(case.tree())
+    adapters = LoraSection(rank=4) if case.lora else None
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"lora": adapters})})
+
+
 def start(case: Case) -> TorchEngine:
     """An engine with the same weights in every layout. No two entries of a norm or a bias are equal, as after some training."""
-    recipe = parse(case.tree())
+    recipe = recipe_of(case)
     engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
     engine.initialise()
     for name, parameter in engine.parameters.items():
@@ -195,7 +203,7 @@ def _export(folder: Path, case: Case) -> bytes:
     if dist.get_rank() > 0:
         return b""
     with patch.dict(os.environ, {"WORLD_SIZE": "1"}), TemporaryDirectory() as place:
-        recipe = parse(case.tree()).alone
+        recipe = recipe_of(case).alone
         engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
         engine.load_weights(folder)
         engine.export_weights(Path(place), "fp32")

@@ -13,8 +13,14 @@ from danlu.plan.verify import compare, measure_all
 SHAPE = ModelShape(vocab_size=512, layers=12, hidden_size=256, ffn_size=704, heads=8, kv_heads=4)
 
 
-def job(**changes: Any) -> Job:
-    return Job(Dimensions.from_shape(SHAPE), 256, 2, 16).with_(**changes).check()
+UNEVEN = SHAPE.model_copy(update={"vocab_size": 509, "hidden_size": 248, "head_size": 32})
+"""Rows that three ranks cannot share evenly."""
+BIASED = UNEVEN.model_copy(update={"qkv_bias": True, "output_bias": True, "mlp_bias": True})
+NORMED = UNEVEN.model_copy(update={"family": "qwen3", "qk_norm": True})
+
+
+def job(shape: ModelShape = SHAPE, **changes: Any) -> Job:
+    return Job(Dimensions.from_shape(shape), 256, 2, 16).with_(**changes).check()
 
 
 SPLIT: dict[str, Any] = {"tensor": 2, "sequence_parallel": True}
@@ -28,8 +34,30 @@ def test_few_layers_tell_what_all_would(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"data": 2, "zero_stage": 3}, SPLIT | {"pipeline": 2}, SPLIT | {"recompute": "selective"}])
-def test_planned_states_and_activations_are_those_of_the_engine(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": 2, "zero_stage": 3, "recompute": "full"},
+        SPLIT | {"pipeline": 2, "recompute": "selective", "micro_batch": 1},
+        SPLIT,
+    ],
+)
+def test_what_is_planned_is_what_the_engine_has(changes: dict[str, Any]) -> None:
     for check in compare(job(**changes), SHAPE):
         assert check.state_error == pytest.approx(0, abs=1e-9)
         assert abs(check.activation_error) < 0.05
+        assert abs(check.peak_error) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"), [(NORMED, {"data": 3, "zero_stage": 3}), (BIASED, {"tensor": 2, "data": 3, "zero_stage": 1})]
+)
+def test_states_are_exact_where_ranks_share_unevenly(shape: ModelShape, changes: dict[str, Any]) -> None:
+    for check in compare(job(shape, global_batch=6, **changes), shape):
+        assert check.state_error == 0
+
+
+def test_a_pipeline_holds_no_more_for_more_micro_batches() -> None:
+    jobs = [job(pipeline=2, micro_batch=1, global_batch=batch) for batch in (4, 16)]
+    few, many = measure_all([(each, SHAPE, 1, False) for each in jobs])
+    assert many.peak - few.peak < 256 * 256 * 4  # not even one hidden state: tokens alone

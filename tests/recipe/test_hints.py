@@ -110,7 +110,10 @@ def test_what_is_not_one_to_one_is_explained(refusal: Refusal, name: str, arithm
         ("seed=1", "did you mean train.seed or generate.seed?"),
         ("train.warmup=1", "train.schedule.warmup_steps or train.schedule.warmup_fraction?"),
         ("train.schedule.warmup=1", "did you mean train.schedule.warmup_"),
-        ("zzz=1", "the keys of a recipe are name, stages, model, data, train, parallel, memory, generate, watch and checkpoint"),
+        (
+            "zzz=1",
+            "the keys of a recipe are name, stages, model, data, train, parallel, memory, generate, watch, doctor and checkpoint",
+        ),
         ("memory.zzz=1", "the keys of memory are auto, micro_batch"),
         ("data.tokenizer.zzz=1", "the keys of data.tokenizer are train, path, begin and end"),
         ("=1", "write it like train.steps=10"),

@@ -137,6 +137,7 @@ def recipe_of(corpus: Path) -> RecipeOf:
             "schedule": {"warmup_steps": 3},
         },
         "checkpoint": {"every": 1000, "keep": 2},
+        "doctor": {"every": 0},
     }
     return lambda *overrides: parse(tree, overrides)
 

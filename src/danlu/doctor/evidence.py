@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from danlu.doctor.series import Series
+from danlu.watch.names import SIGNALS
 
 LOSS = "train/loss"
 """Loss of the step, on its own batch."""
@@ -23,6 +24,9 @@ STEP = "time/step"
 DATA_WAIT = "time/data_wait"
 COMMUNICATION = "time/communication"
 IDLE = "time/pipeline_idle"
+
+INVARIANTS = ("batch", "optimizer", "probe", "sample", "weights")
+"""Groups of signals that are measured for the doctor alone."""
 
 MEANINGS = {
     LOSS: "loss of the step's own batch",
@@ -41,6 +45,7 @@ MEANINGS = {
     "time/communication@N": "seconds of a step that rank N waited for the others",
     "layer/NAME/gradient_norm": "gradient norm of one layer",
     "layer/NAME/update_ratio": "RMS of a layer's update / RMS of its weights",
+    **{name: meaning for name, meaning in SIGNALS.items() if name.split("/")[0] in INVARIANTS},
 }
 """Every signal a rule reads, and what it has to hold. They are danlu's own names; imported logs are renamed to them."""
 

@@ -18,7 +18,7 @@ POINTS = 8192
 """Points of a signal that are kept; of the older half every second goes when there are more, which bounds the cost."""
 
 SHARE = 0.01
-"""Of the run's time that diagnoses may take."""
+"""Of the run's time that diagnoses may take, unless the recipe says otherwise."""
 
 
 class Live:
@@ -30,13 +30,17 @@ class Live:
         memory_limits: Mapping[str, float] | None = None,
         history: Mapping[str, Series] | None = None,
         resumes: Sequence[int] = (),
+        share: float = SHARE,
     ) -> None:
-        """`history` and `resumes` are what a resumed run recorded before."""
+        """`history` and `resumes` are what a resumed run recorded before; `share` of the time is the most to be taken."""
         self.facts, self.memory_limits, self.resumes = dict(facts or {}), dict(memory_limits or {}), list(resumes)
         self._steps: dict[str, list[int]] = {name: one.steps.tolist() for name, one in (history or {}).items()}
         self._values: dict[str, list[float]] = {name: one.values.tolist() for name, one in (history or {}).items()}
         self._ended, self._cost = -math.inf, 0.0
-        self._told: dict[str, Severity] = {}
+        self._share = share
+        self.told: dict[str, Severity] = {}
+        """How grave each finding was that was told."""
+        self.last: Diagnosis | None = None
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Take what was measured at a step; steps rise."""
@@ -47,6 +51,11 @@ class Live:
             if len(steps) > POINTS:
                 half = POINTS // 2
                 steps[:half], kept[:half] = steps[:half:2], kept[:half:2]
+
+    @property
+    def last_step(self) -> int:
+        """The newest that was added; 0: none."""
+        return max((steps[-1] for steps in self._steps.values() if steps), default=0)
 
     def evidence(self) -> Evidence:
         """All there is so far."""
@@ -61,15 +70,15 @@ class Live:
 
     @property
     def due(self) -> bool:
-        """Whether so much time has passed since the last diagnosis that another costs less than SHARE of it."""
-        return time.monotonic() - self._ended >= self._cost / SHARE
+        """Whether so much time has passed since the last diagnosis that another costs less than its share of it."""
+        return self._share == 1 or time.monotonic() - self._ended >= self._cost / self._share
 
     def news(self) -> list[Finding]:
         """Findings that were not told before, or that have become graver."""
         start = time.monotonic()
-        found = self.diagnose()
+        found = self.last = self.diagnose()
         self._ended = time.monotonic()
         self._cost = self._ended - start
-        fresh = [one for one in found.findings if one.severity > self._told.get(one.rule, Severity.INFO - 1)]
-        self._told.update({one.rule: one.severity for one in fresh})
+        fresh = [one for one in found.findings if one.severity > self.told.get(one.rule, Severity.INFO - 1)]
+        self.told.update({one.rule: one.severity for one in fresh})
         return fresh

@@ -9,10 +9,11 @@ from typing import Any
 
 from danlu.doctor.evidence import Evidence
 from danlu.doctor.series import Series, series
+from danlu.recipe import Recipe
 from danlu.run_folder import RunFolder
 from danlu.watch import logs, store
 
-DEVICE = "train.device"
+DEVICE, DEVICE_OF = "train.device", "run.device"
 """The recipe may say auto; the segment says what it became."""
 FACTS = {
     "train.optimizer.learning_rate": ("learning_rate", "lr", "base_lr"),
@@ -44,9 +45,21 @@ def load(path: Path, facts: Mapping[str, Any] | None = None) -> Evidence:
 def from_run(run: RunFolder) -> Evidence:
     """Evidence of danlu's own run; its recipe tells the settings and that all steps do the same work."""
     recipe = run.load_recipe()
+    return from_store(run.metrics, facts_of(recipe, {}), name=recipe.name)
+
+
+def facts_of(recipe: Recipe, information: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by recipe field, and what a segment tells of the run beside them as `run.NAME`."""
     facts = flat(recipe.model_dump(mode="json"))
     facts["train.schedule.warmup_steps"] = recipe.warmup_steps
-    return from_store(run.metrics, facts, name=recipe.name)
+    return facts | _told(information)
+
+
+def _told(information: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {f"run.{name}": value for name, value in information.items() if value is not None}
+    if DEVICE_OF in facts:
+        facts[DEVICE] = facts.pop(DEVICE_OF)
+    return facts
 
 
 def from_store(path: Path, facts: Mapping[str, Any], name: str = "") -> Evidence:
@@ -54,8 +67,7 @@ def from_store(path: Path, facts: Mapping[str, Any], name: str = "") -> Evidence
     signals = {name: series(*store.series(path, name)) for name in store.names(path)}
     segments = store.segments(path)
     resumes = [segment.first_step for segment in segments][1:]
-    device = segments[-1].info.get("device") if segments else None
-    facts = {**facts, DEVICE: device} if device else facts
+    facts = {**facts, **(_told(segments[-1].info) if segments else {})}
     found = {signal: one for signal, one in signals.items() if len(one)}
     return Evidence(found, facts, resumes, own=True, name=name or path.name)
 

@@ -40,8 +40,11 @@ def said(text: Text, language: Language) -> str:
     return text.zh if language == "zh" else text.en
 
 
-def lines(diagnosis: Diagnosis, language: Language, everything: bool = False) -> Iterator[str]:
-    """What the terminal shows; with everything, also why rules could not judge."""
+RULES = Text("rules", "条规则")
+
+
+def lines(diagnosis: Diagnosis, language: Language, everything: bool = False, asked: Text = RULES) -> Iterator[str]:
+    """What the terminal shows; with everything, also why some could not judge. `asked` is what was: rules, or audits."""
     for finding in diagnosis.findings:
         yield from _finding(finding, language)
         yield ""
@@ -50,9 +53,9 @@ def lines(diagnosis: Diagnosis, language: Language, everything: bool = False) ->
         yield said(Text("nothing found", "没有发现问题"), language)
     yield said(
         Text(
-            f"{judged} rules found nothing; {len(unjudged)} lack the data to judge"
+            f"{judged} {asked.en} found nothing; {len(unjudged)} lack the data to judge"
             + ("" if everything else " (--all says which)"),
-            f"{judged} 条规则没有发现问题；{len(unjudged)} 条缺少数据，无法判断" + ("" if everything else "（--all 列出）"),
+            f"{judged} {asked.zh}没有发现问题；{len(unjudged)} 条缺少数据，无法判断" + ("" if everything else "（--all 列出）"),
         ),
         language,
     )
@@ -121,13 +124,20 @@ def as_json(diagnosis: Diagnosis, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "worst": None if diagnosis.worst is None else diagnosis.worst.name.lower(),
-        "findings": [_json(finding) for finding in diagnosis.findings],
+        "findings": [as_json_finding(finding) for finding in diagnosis.findings],
         "silent": list(diagnosis.silent),
         "not_enough_data": diagnosis.unjudged,
     }
 
 
-def _json(finding: Finding) -> dict[str, Any]:
+def one_line(finding: Finding, language: Language = "en") -> str:
+    """The verdict, and what to do where there is a change to make."""
+    change = f"; {said(WORDS['next'], language)}: {overrides(finding)}" if finding.patch else ""
+    return f"{said(SEVERITIES[finding.severity], language)}: {said(finding.verdict, language)} [{finding.rule}]{change}"
+
+
+def as_json_finding(finding: Finding) -> dict[str, Any]:
+    """One finding for programs."""
     return {
         "rule": finding.rule,
         "severity": finding.severity.name.lower(),
@@ -139,5 +149,5 @@ def _json(finding: Finding) -> dict[str, Any]:
         "patch": dict(finding.patch),
         "considered": [text._asdict() for text in finding.considered],
         "chart": None if finding.chart is None or not len(finding.chart.series) else chart_line(finding.chart),
-        "symptoms": [_json(symptom) for symptom in finding.symptoms],
+        "symptoms": [as_json_finding(symptom) for symptom in finding.symptoms],
     }

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from danlu.engines.base import Engine, Gpus
 from danlu.engines.meeting import Meeting
+from danlu.environment import Nodes, place
 from danlu.errors import UserError
-from danlu.launch.environment import Nodes, place
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -44,6 +44,8 @@ def _check_paddle(recipe: Recipe) -> None:
         raise UserError(
             f"parallel.schedule: interleaved takes 3 pipeline ranks or more in paddle, not {parallel.pipeline}; use 1f1b"
         )
+    if memory.recompute == "selective":
+        raise UserError("memory.recompute: selective is not part of the paddle engine yet; use full, or train.engine=torch")
     if train.device == "cpu" and train.precision != "fp32":
         raise UserError(
             f"train.precision: {train.precision} has no matrix products in paddle on a CPU; use fp32, or train.engine=torch"

@@ -126,6 +126,25 @@ class Snapshot:
     write: Callable[[Path], list[Path]]
 
 
+@dataclass(frozen=True)
+class Vitals:
+    """What can be told of a process's weights and optimizer without a pass over them.
+
+    samples: up to SAMPLED weights of each parameter that this process holds (of its own piece), float32, from the same places
+    at every call.
+    optimizer: the settings in force after the last step: ``learning_rate`` (without the factors of µP), ``beta1``, ``beta2``,
+    ``epsilon``, ``weight_decay`` of the matrices; ``decayed_vectors``, 1-D parameters that are decayed; ``left_out``, parameters
+    that it does not have or that need no gradient; ``kept_gradients``, parameters whose gradient was not freed; ``updates``, made
+    so far by its own count.
+    """
+
+    samples: dict[str, np.ndarray]
+    optimizer: dict[str, float]
+
+
+SAMPLED = 256
+
+
 class Engine(Protocol):
     """One model, its optimizer and its device, in one framework."""
 
@@ -150,6 +169,9 @@ class Engine(Protocol):
 
     def replicas_differ(self) -> list[str]:
         """Which parameters differ between which ranks that replicate them; none, where all is well."""
+
+    def vitals(self) -> Vitals:
+        """A few weights and the optimizer's settings of this process; no process waits for another."""
 
     def initialise(self) -> None:
         """Draw the initial weights from the seed."""

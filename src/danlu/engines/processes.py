@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from danlu.environment import Nodes
 from danlu.errors import DanluError, Interrupted
 from danlu.launch import cause
 from danlu.launch.cause import AFTER, Cause
-from danlu.launch.environment import Nodes
 
 COMMAND = [sys.executable, "-m", "danlu"]
 TAIL_LINES = 30

@@ -20,6 +20,13 @@ def layer_bytes(job: Job) -> float:
     return tensors.total + (_kept(job, tensors) - tensors.total) / job.recompute_every
 
 
+def beside_layers(job: Job, rank: int, passes: int) -> float:
+    """What a pipeline rank keeps beside its layers' own for so many micro-batches, over all chunks."""
+    rotary = job.tokens * job.dimensions.head_size * 4 if job.engine.makes_rotary else 0.0
+    sends = job.engine.keeps_sent and (rank < job.pipeline - 1 or job.virtual_stages > 1)
+    return passes * rotary + ((passes + 2) * job.residual_bytes if sends else 0.0)
+
+
 def working_bytes(job: Job) -> float:
     """What the layer in its backward pass holds on top: gradients of its widest tensors, and what it has recomputed."""
     tensors = _tensors(job)

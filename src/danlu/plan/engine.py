@@ -33,6 +33,8 @@ class Engine:
     """Attention's output is laid out anew for the projection after it when a micro-batch has several samples."""
     repeats_kv: bool = False
     """Keys and values are copied to every query head before attention."""
+    makes_rotary: bool = False
+    """The rotation's FP32 cosines and sines are made for every micro-batch, and not once for all."""
     mlp_tensors: int = 4
     """Tensors of width ffn that a gated MLP keeps: gate, up, activated gate, product."""
     layout_copies: int = 0
@@ -79,6 +81,8 @@ class Engine:
     split: str = "balanced"
     """Layers over pipeline stages: "even", "balanced" (the head counted by its parameters) or "ends" (embedding and head count
     as one layer each)."""
+    keeps_sent: bool = False
+    """What a pipeline stage has sent on stays until its backward pass, and beside a gradient that arrives the one before it."""
     scatters_pipeline: bool = False
     """Tensor ranks send a slice each to the next stage, instead of the whole tensor each."""
     gradient_width_sent: int = 4
@@ -88,7 +92,16 @@ class Engine:
 
 
 DANLU = Engine(
-    "danlu", residual=4, norm_extra=4, repeats_kv=True, gathered=1.0, half_copy=True, whole_embedding_gradient=True, logits=()
+    "danlu",
+    residual=4,
+    norm_extra=4,
+    repeats_kv=True,
+    makes_rotary=True,
+    gathered=1.0,
+    half_copy=True,
+    keeps_sent=True,
+    whole_embedding_gradient=True,
+    logits=(),
 )
 MEGATRON = Engine(
     "megatron",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from danlu.plan.activations import layer_bytes, working_bytes
+from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
 from danlu.plan.job import Job
 from danlu.plan.parameters import states
 
@@ -18,13 +18,16 @@ LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
 """Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU."""
 
 
-def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int]) -> float:
-    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight."""
-    return max(_Moments(job, rank, held, in_flight).all())
+def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> float:
+    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight.
+
+    ``share`` is how much of them ZeRO leaves to it between steps.
+    """
+    return max(_Moments(job, rank, held, in_flight, share).all())
 
 
 class _Moments:
-    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int]) -> None:
+    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> None:
         self.job, one = job, job.dimensions
         self.first, self.last = rank == 0, rank == job.pipeline - 1
         self.layers = sum(job.stages[rank])
@@ -34,12 +37,18 @@ class _Moments:
         self.table = one.table / job.tensor
         self.mixed = job.precision != "fp32"
         width = states(job)
-        split = job.shards if job.zero_stage else 1
         away = job.offload != "none"
-        self.base = held / split * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
+        self.base = held * share * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
+        again = 1 / job.recompute_every if job.recompute != "none" else 0.0
+        copy = 2 * self.layer if self.mixed else 0.0
+        self.copied = copy * (1 - again)
+        """Of autocast's copies of a layer's weights what stays for the backward pass, averaged over the layers."""
+        self.cached = copy * again * max(job.stages[rank])
+        """And what is there until the forward pass is over."""
+        self.made_again = copy if again else 0.0
         flying = sum(many * layers for many, layers in zip(in_flight, job.stages[rank], strict=True))
         self.whole_layer = layer_bytes(job.with_(recompute="none"))
-        self.kept = flying * self.layer_kept()
+        self.kept = flying * self.layer_kept() + beside_layers(job, rank, sum(in_flight))
         if job.pipeline == 1 and job.recompute != "none":  # the first of every few layers recomputes
             odd = ceil(one.layers / job.recompute_every) - one.layers / job.recompute_every
             self.kept -= odd * (self.whole_layer - layer_bytes(job.with_(recompute_every=1)))
@@ -52,18 +61,20 @@ class _Moments:
 
     def layer_kept(self) -> float:
         """Activations of a layer, and autocast's copies of its weights, which the backward pass reads."""
-        return layer_bytes(self.job) + (2 * self.layer if self.mixed else 0.0)
+        return layer_bytes(self.job) + self.copied
 
     def all(self) -> list[float]:
         """The candidates: the loss, the first layer that goes backward, the last one, the ends' gradients, the update."""
         return [self.base + each for each in (self.loss(), self.deepest(), self.shallowest(), self.gradients())]
 
     def kept_gradients(self) -> float:
-        """Of the micro-batches before; whole unless ZeRO has split them."""
+        """Of the micro-batches before; whole unless ZeRO has split them, the embedding's even on each of the tensor ranks."""
         job = self.job
         if job.micro_batches == 1:
             return 0.0
-        return 4 * self.held / (job.shards if job.zero_stage >= 2 and job.pipeline == 1 else 1)
+        if job.zero_stage >= 2 and job.pipeline == 1:
+            return 4 * self.held / job.shards
+        return 4 * (self.held + (job.dimensions.table - self.table if self.first else 0.0))
 
     def gathered(self, backward: bool) -> float:
         """Whole copies of split parameters: all, or at stage 3 the ends, the layer in use and the next."""
@@ -78,7 +89,7 @@ class _Moments:
     def loss(self) -> float:
         """All activations, the last norm's, and what the loss holds most of."""
         job = self.job
-        held = self.kept + self.kept_gradients() + self.gathered(False)
+        held = self.kept + self.cached + self.kept_gradients() + self.gathered(False)
         if not self.last:
             return held
         hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + 4)
@@ -108,7 +119,7 @@ class _Moments:
         head = 4 * self.table if self.last else 0.0
         kept = self.kept + (self.stream if self.last else 0.0)
         over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
-        behind = over * (4 * self.layer - self.whole_layer)
+        behind = over * (4 * self.layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
         return kept + head + behind + self.working()
 
     def shallowest(self) -> float:
@@ -121,7 +132,8 @@ class _Moments:
 
     def working(self) -> float:
         """What a layer in its backward pass needs for itself, with what surrounds it at any layer."""
-        return working_bytes(self.job) + self.stream + self.kept_gradients() + self.gathered(True) + self.reduction()
+        made = working_bytes(self.job) + self.made_again
+        return made + self.stream + self.kept_gradients() + self.gathered(True) + self.reduction()
 
     def reduction(self) -> float:
         """The buffer in which the layer before is reduced."""

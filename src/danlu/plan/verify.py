@@ -12,7 +12,7 @@ from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan.hardware import load
 from danlu.plan.job import Job
-from danlu.plan.memory import StageMemory, head_bytes, memory
+from danlu.plan.memory import StageMemory, head_bytes, head_gradient, memory
 
 if TYPE_CHECKING:
     from danlu.plan.dryrun import Measured
@@ -43,9 +43,13 @@ class Check:
 
     @property
     def activations(self) -> float:
-        """Planned: all that forward passes leave for backward passes."""
-        head = head_bytes(self.job) if self.rank == self.job.pipeline - 1 else 0.0
-        return self.planned.activations + self.planned.embedding + head
+        """Planned: all that forward passes leave for backward passes, the head's gradient among it."""
+        job, kept = self.job, self.planned.activations + self.planned.embedding
+        if self.rank < job.pipeline - 1:
+            return kept
+        adds = job.micro_batches > 1 and (job.zero_stage < 2 or job.pipeline > 1)
+        # Where nothing is added to it, the head's gradient is the parameter's gradient from the beginning.
+        return kept + head_bytes(job) + (head_gradient(job) if adds else 0.0)
 
     @property
     def state_error(self) -> float:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from danlu.model.mup import Mup
 from danlu.model.shape import Architecture
 from danlu.recipe.data_sections import DataSection
+from danlu.recipe.doctor_section import DoctorSection
 from danlu.recipe.section import RESUMABLE, Section
 from danlu.recipe.train_sections import CheckpointSection, MemorySection, ParallelSection, TrainSection
 from danlu.recipe.watch_sections import GenerateSection, WatchSection
@@ -58,6 +59,7 @@ class Recipe(Section):
     memory: MemorySection = Field(MemorySection(), description="What is traded for memory.")
     generate: GenerateSection = Field(GenerateSection(), description="Samples after training.")
     watch: WatchSection = Field(WatchSection(), description="What a person sees.")
+    doctor: DoctorSection = Field(DoctorSection(), description="What the doctor does beside the run.")
     checkpoint: CheckpointSection = Field(CheckpointSection(), description="When the run is saved.")
 
     @field_validator("name")

@@ -96,15 +96,22 @@ def unwritten(folder: Path, step: int, reason: str) -> RunStopped:
     )
 
 
-def latest(folder: Path, report: Callable[[str], None], repair: bool = False, engine: Engine | None = None) -> Checkpoint | None:
+def latest(
+    folder: Path,
+    report: Callable[[str], None],
+    repair: bool = False,
+    engine: Engine | None = None,
+    before: int | None = None,
+) -> Checkpoint | None:
     """The newest checkpoint whose files are all as they were written; None when there is none at all.
 
     Damaged ones are reported and passed over. With ``repair``, which is for the one who goes on writing there, they are
     renamed, so that they do not count as checkpoints that are kept, and what a killed process left unfinished is removed.
     The processes of a layout all call, with their engine; each looks at a share of the files, and all get the same.
+    With ``before``, only those of earlier steps are looked at.
     UserError: there are checkpoints, and every one is damaged; or not all processes see the same ones.
     """
-    found = _newest_first(folder)
+    found = [(step, path) for step, path in _newest_first(folder) if before is None or step < before]
     gather, rank = (engine.gather, engine.rank) if engine is not None else (_alone, 0)
     seen = gather([path.name for _, path in found])
     if any(names != seen[0] for names in seen):
@@ -130,6 +137,13 @@ def latest(folder: Path, report: Callable[[str], None], repair: bool = False, en
     if repair:
         _tidy(folder, damaged)
     return good
+
+
+def delete_after(folder: Path, step: int) -> None:
+    """Delete the checkpoints of later steps."""
+    for later, path in _newest_first(folder):
+        if later > step:
+            _delete(path)
 
 
 def _alone(value: Any) -> list[Any]:

@@ -14,13 +14,16 @@ from typing import Any, TextIO
 from danlu import heartbeat
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
+from danlu.doctor import show
+from danlu.doctor.finding import Finding
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
 from danlu.plural import many
 from danlu.recipe import Recipe
-from danlu.train import checkpoint, replicas
+from danlu.train import audited, checkpoint, replicas, treatment
+from danlu.train.attended import Attendant
 from danlu.train.header import header_rows
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
@@ -107,6 +110,7 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
@@ -151,18 +155,25 @@ class _Session:
 
     def start_segment(self, resumed: str | None) -> None:
         """Open this process's segment of the metrics."""
+        self._open_segment()
+        self.event("start" if resumed is None else "resume", resumed or "training starts")
+        for warning in self.warnings:
+            self.event("warning", warning)
+        if resumed is None:
+            for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
+                self._tell("before step 1", finding)
+
+    def _open_segment(self) -> None:
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
         info |= {
             "steps": self.recipe.train.steps,
             "tokens_per_step": self.step_tokens,
             "flops_per_step": self.flops * self.step_tokens,
         }
+        self.attendant.begin(self.position, self.folder / "metrics.sqlite")
         if self.recorder is not None:
-            self.recorder.start_segment(self.position.step + 1, info)
+            self.recorder.start_segment(self.position.step + 1, info | self.attendant.information)
             follow(self.recorder, self.recipe, self.folder, self.position.step + 1)
-        self.event("start" if resumed is None else "resume", resumed or "training starts")
-        for warning in self.warnings:
-            self.event("warning", warning)
 
     def header_rows(self) -> list[tuple[str, str]]:
         """What is printed before the first step."""
@@ -186,9 +197,13 @@ class _Session:
         position, train = self.position, self.recipe.train
         if self.recipe.watch.memory:  # the second step: the first makes the optimizer's states on the way
             self.metered = min(position.step + 1, train.steps - 1)
-        batches = self.engine.loader(self.source, range(position.step, train.steps), self.recipe.data.workers)
-        while position.step < train.steps:
+        batches = self._batches()
+        while self.position.step < train.steps:
             self._step(batches)
+            if self._went_back():
+                batches = self._batches()
+                continue
+            position = self.position
             last = position.step == train.steps
             self._finish_save(wait=last)
             if (every := self.recipe.watch.replica_check_every) and position.step % every == 0:
@@ -208,7 +223,7 @@ class _Session:
 
     def _step(self, batches: Iterator[Batch]) -> None:
         position, train = self.position, self.recipe.train
-        rate = learning_rate(
+        rate = position.rate_factor * learning_rate(
             position.step,
             name=train.schedule.name,
             peak=train.optimizer.learning_rate,
@@ -222,8 +237,11 @@ class _Session:
         batch = next(batches)
         self._doing("trains")
         waited = time.perf_counter() - start
+        signals = self.attendant.before(position, batch)
+        start = time.perf_counter() - waited  # what is measured beside the step is no part of it
         result = self._train(batch, rate)
         seconds = time.perf_counter() - start
+        signals |= self.attendant.after(position)
         position.step += 1
         position.tokens += self.step_tokens
         position.step_seconds += seconds
@@ -232,9 +250,42 @@ class _Session:
             if position.first_loss is None:
                 position.first_loss = result.loss
         self._judge(result)
+        self._record(signals)
         self._show(result, rate, seconds, waited)
         if (said := self.profiling.after(position.step, result, seconds, waited, position.peak)) is not None:
             self.live.note(said)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Those of the steps that are left."""
+        offset = self.position.data_offset
+        steps = range(self.position.step + offset, self.recipe.train.steps + offset)
+        return self.engine.loader(self.source, steps, self.recipe.data.workers)
+
+    def _went_back(self) -> bool:
+        """Ask the doctor, tell what it says, and do what the recipe wants. RunStopped: that is to stop."""
+        step = self.position.step
+        if not self.attendant.asked(self.position):
+            return False
+        news = self.attendant.news(self.position)
+        for finding in news:
+            self._tell(f"step {step}", finding)
+        back = treatment.treat(self.engine, self.checkpoints, self.recipe.doctor, self.position, news, self._finish_save)
+        if back is None:
+            return False
+        self.event("rollback", back.said)
+        self.live.note(back.said)
+        self.live.restart()
+        self.engine.load(back.path, back.state)
+        self.position, self.verified, self.begun = back.position, None, None
+        if self.recorder is not None:
+            self.recorder.flush()
+        self._open_segment()
+        self._save(background=False)  # or a run that is killed now would meet the same batches again
+        return True
+
+    def _tell(self, when: str, finding: Finding) -> None:
+        self.event("finding", finding.verdict.en, finding=show.as_json_finding(finding))
+        self.live.note(f"{when}: {show.one_line(finding)}")
 
     def _train(self, batch: Batch, rate: float) -> StepResult:
         step = self.position.step + 1
@@ -280,7 +331,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self.recording.step(position.step, result, values, seconds, waited)
+        self.attendant.add(position.step, self.recording.step(position.step, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -376,6 +427,7 @@ class _Session:
             self.recorder.event(self.position.step, kind, message, **data)
 
     def _record(self, values: dict[str, float]) -> None:
+        self.attendant.add(self.position.step, values)
         if self.recorder is not None:
             self.recorder.scalars(self.position.step, values)
 

@@ -41,6 +41,13 @@ class Position:
     """Matmul peak in FLOP/s: the largest seen on peak_device, since load lowers what is measured; None: not known there."""
     peak_device: str | None = None
 
+    data_offset: int = 0
+    """Batches that returns have left out; step n has the batch n + data_offset."""
+    rate_factor: float = 1.0
+    """What returns have multiplied the learning rate by."""
+    rollbacks: int = 0
+    """Returns so far."""
+
     @property
     def recent_loss(self) -> float | None:
         """Mean of the recent losses."""

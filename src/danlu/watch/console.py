@@ -90,6 +90,10 @@ class LiveLine:
         if self._terminal and self._progress is not None:
             self._draw()
 
+    def restart(self) -> None:
+        """The steps since the last line are undone: no mean counts them."""
+        self._unprinted = []
+
     def close(self) -> None:
         """Leave the last figures standing and go to a new line."""
         if self._terminal and self._progress is not None:

@@ -56,7 +56,10 @@ def train(folder: Path, job: dict[str, Any]) -> Arrays:
         result = engine.train_step({name: array[step] for name, array in given.items()}, job["rate"])
         results.append((result.loss, result.gradient_norm, result.supervised))
     engine.export_weights(folder / "end", "fp32")
-    return {"results": np.array(results)}
+    vitals = engine.vitals()
+    sampled = {f"sample {name}": sample for name, sample in vitals.samples.items()}
+    in_force = {f"setting {name}": np.array(value) for name, value in vitals.optimizer.items()}
+    return {"results": np.array(results)} | sampled | in_force
 
 
 def observe(folder: Path, job: dict[str, Any]) -> Arrays:
@@ -89,6 +92,29 @@ def dropout(folder: Path, job: dict[str, Any]) -> Arrays:
     made = Dropout(0.3, job["seed"])
     keys = made.keys(paddle.to_tensor(job["samples"], dtype="int64"), 7, 3)
     return {"keep": np.stack([made.keep(keys, half, 18).numpy() for half in (0, 1)])}
+
+
+class Source:
+    """Step n holds n; step 5 cannot be read."""
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+        if step == 5:
+            raise UserError("step 5 cannot be read")
+        return {"inputs": np.full((2, 3), step)}
+
+
+def load(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Batches in the order of the steps, and what is raised for one that cannot be read."""
+    engine = engine_of(job)
+    found = {}
+    for workers in (0, 2):
+        batches = engine.loader(Source(), range(2, 8), workers)
+        seen = [int(np.asarray(next(batches)["inputs"])[1, 2]) for _ in range(3)]
+        try:
+            next(batches)
+        except UserError as error:
+            found[f"{workers} workers"] = np.array([*map(str, seen), str(error)])
+    return found
 
 
 def main(root: Path) -> None:

@@ -22,6 +22,9 @@ SYMPTOMS = (
     "slow_descent",
     "warmup_too_short",
 )
+ONSETS = ("exploding_gradients", "nonfinite", "spike")
+"""Whose first step is where it began; a divergence has the step at which the loss was lowest."""
+UNSTABLE = ("divergence", "oscillation", *ONSETS)
 USUAL = 3e-3
 """Published Adam-trained language models peak between 6e-5 (175B) and 3e-3 (10M): GPT-3, table 2.1, and its successors."""
 UPDATE_RATIO = 1e-2
@@ -35,7 +38,10 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     grave = [finding for finding in seen.values() if finding.severity >= Severity.WARNING]
     if spiking_and_slow(found):
         grave.append(replace(found["slow_descent"], severity=Severity.WARNING))
-    if not grave:
+    if from_batches(found):
+        grave = [one for one in grave if one.rule not in UNSTABLE]
+    alone = setting(evidence) if evidence.own else None
+    if not grave and alone is None:
         return None
     told = (
         setting(evidence),
@@ -49,13 +55,13 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     if not signs:
         return None
     first = min((finding.step for finding in grave if finding.step is not None), default=None)
-    worst = max(grave, key=lambda finding: (finding.severity, finding.confidence))
+    worst = max(grave, key=lambda finding: (finding.severity, finding.confidence), default=None)
     return Finding(
         "learning_rate_too_high",
-        worst.severity,
+        Severity.WARNING if worst is None else worst.severity,
         min(0.55 + 0.15 * len(signs), 0.95),
         Text("the learning rate is too high", "学习率过高"),
-        (worst.why[0], *signs),
+        (*(() if worst is None else worst.why[:1]), *signs),
         Text("divide the learning rate by 3 and compare the first few hundred steps", "把学习率除以 3，比较最初几百步"),
         evidence.scaled(names.RATE_SETTING, 1 / 3),
         (
@@ -63,8 +69,17 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
             Text("too short a warm-up: it would pass once the peak is behind", "预热过短：过了峰值就会消失"),
         ),
         first,
-        worst.chart,
+        None if worst is None else worst.chart,
     )
+
+
+def from_batches(found: Found) -> bool:
+    """Whether odd batches came ahead of all that is unstable, which is then no sign of the rate."""
+    odd = found.get("odd_batches")
+    if odd is None or odd.step is None:
+        return False
+    begun = [found[rule].step for rule in ONSETS if rule in found]
+    return all(step is None or step >= odd.step for step in begun)
 
 
 def setting(evidence: Evidence) -> Text | None:
@@ -154,10 +169,11 @@ RULE = Rule(
     f"a symptom and one sign: the setting is 10 times the highest usual ({USUAL:g}), updates are over "
     f"{UPDATE_RATIO:g} of the weights, it began "
     "about the end of the warm-up, the loss is above its first value, it calmed as the rate fell, or loss and "
-    "gradients are unstable together",
+    "gradients are unstable together; of AdamW as it is here, such a setting alone",
     "learning rates of published models (GPT-3, arXiv:2005.14165, table 2.1); usual update ratio 1e-3",
     "reads other findings",
     Severity.CRITICAL,
     check,
     frozenset(SYMPTOMS),
+    frozenset({"odd_batches"}),
 )

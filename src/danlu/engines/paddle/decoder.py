@@ -1,4 +1,4 @@
-"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families.
+"""The decoder of the Llama, Mistral, Qwen2, Qwen3 and ERNIE 4.5 (dense) families.
 
 Module names are the Hugging Face tensor names. Matrices are (input, output), as paddle has them, and turned on their way to and
 from a file (danlu.engines.paddle.pieces).
@@ -59,6 +59,7 @@ class Attention(nn.Layer):
             self.q_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
             self.k_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
         self.qk_norm = shape.qk_norm
+        self.interleaved = shape.interleaved_rotary
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
         b, t, _ = x_btd.shape
@@ -67,7 +68,7 @@ class Attention(nn.Layer):
         v_btgk = self.v_proj(x_btd).reshape([b, t, -1, self.head_dim])
         if self.qk_norm:
             q_bthk, k_btgk = self.q_norm(q_bthk), self.k_norm(k_btgk)
-        q_bthk, k_btgk = rotate(q_bthk, *rotary), rotate(k_btgk, *rotary)
+        q_bthk, k_btgk = (rotate(each, *rotary, self.interleaved) for each in (q_bthk, k_btgk))
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:
@@ -234,8 +235,11 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (x * paddle.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight).astype(dtype)
 
 
-def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + k/2), as the Hugging Face checkpoints expect; the arithmetic is FP32."""
+def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Rotate the pairs (i, i + k/2), or (2 i, 2 i + 1), as the family's checkpoints expect; the arithmetic is FP32."""
+    if interleaved:
+        first, second = x_bthk.astype("float32").unflatten(-1, [-1, 2]).unbind(-1)
+        return paddle.stack((first * cos - second * sin, second * cos + first * sin), axis=-1).flatten(-2).astype(x_bthk.dtype)
     first, second = x_bthk.astype("float32").chunk(2, axis=-1)
     return paddle.concat((first * cos - second * sin, second * cos + first * sin), axis=-1).astype(x_bthk.dtype)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from danlu import heartbeat
-from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace
+from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle import replicas, selftest
 from danlu.engines.paddle.clock import Clock
@@ -33,6 +33,7 @@ from danlu.engines.paddle.slices import fill, written
 from danlu.engines.paddle.snapshot import Buffers, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
 from danlu.engines.paddle.trace import traced_step
+from danlu.engines.paddle.vitals import samples
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import draw
@@ -107,6 +108,10 @@ class PaddleEngine:
     def replicas_differ(self) -> list[str]:
         """Parameters that are not the same bits on all ranks that replicate them."""
         return replicas.differences(self.parameters, self.layout, self.shape.tied_embeddings)
+
+    def vitals(self) -> Vitals:
+        """Sampled weights, and the optimizer's settings in force."""
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""

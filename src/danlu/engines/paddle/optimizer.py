@@ -204,6 +204,25 @@ class Optimizer:
         """The parameters that are updated here and that a stored tensor belongs to: none, one, or a tied copy."""
         return [own for own in (name, *([HEAD] if self.tied and name == EMBEDDING else [])) if own in self.reducer.updated]
 
+    def vitals(self) -> dict[str, float]:
+        """See ``danlu.engines.base.Vitals``."""
+        groups = self.adamw._param_groups
+        held = {parameter.name for group in groups for parameter in group["params"]}
+        vectors = [group for group in groups if group["params"][0].ndim < 2]
+        matrix = next((group for group in groups if group["params"][0].ndim >= 2), groups[0])
+        left_out = [each for each in self.parameters.values() if each.name not in held or each.stop_gradient]
+        return {
+            "learning_rate": self.adamw.get_lr(),
+            "beta1": float(self.adamw._beta1),
+            "beta2": float(self.adamw._beta2),
+            "epsilon": float(self.adamw._epsilon),
+            "weight_decay": matrix["weight_decay"] * matrix["learning_rate"],
+            "decayed_vectors": sum(len(group["params"]) for group in vectors if group["weight_decay"]),
+            "left_out": len(left_out),
+            "kept_gradients": len(self._gradients()),
+            "updates": float(self.steps),
+        }
+
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""
         return {"scale": self.scale.value, "good_steps": self.scale.good_steps} if self.scale.enabled else {}

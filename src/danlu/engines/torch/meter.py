@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -96,7 +97,8 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, tensors: Iterable[Tensor], kind: str) -> None:
         """Say what tensors are for."""
         for tensor in tensors:
-            record = self._seen(local(tensor.detach()))
+            # Where FSDP has let go of a storage, detaching the fake tensor would fill it again.
+            record = self._seen(local(tensor.detach()) if isinstance(tensor, DTensor) else tensor)
             if record is not None:
                 record.kind = kind
 

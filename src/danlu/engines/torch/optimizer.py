@@ -167,6 +167,27 @@ class Optimizer:
         names = [name, *(self.shadows if name == EMBEDDING else ())]
         return [self.parameters[each] for each in names if each in self.parameters]
 
+    def vitals(self) -> dict[str, float]:
+        """See ``danlu.engines.base.Vitals``."""
+        groups = self.adamw.param_groups
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        vectors = [group for group in groups if group["params"][0].ndim < 2]
+        matrix = next((group for group in groups if group["params"][0].ndim >= 2), groups[0])
+        first, second = matrix["betas"]
+        left_out = [each for each in self.parameters.values() if id(each) not in held or not each.requires_grad]
+        counts = [state["step"].reshape(1) for state in self.adamw.state.values() if "step" in state]
+        return {
+            "learning_rate": matrix["lr"] / matrix["rate"],
+            "beta1": first,
+            "beta2": second,
+            "epsilon": matrix["eps"],
+            "weight_decay": matrix["weight_decay"] * matrix["rate"],
+            "decayed_vectors": sum(len(group["params"]) for group in vectors if group["weight_decay"]),
+            "left_out": len(left_out),
+            "kept_gradients": sum(each.grad is not None for each in self.parameters.values()),
+            "updates": float(torch.cat(counts).max()) if counts else 0.0,
+        }
+
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""
         return {"scale": self.scale.value, "good_steps": self.scale.good_steps} if self.scale.enabled else {}

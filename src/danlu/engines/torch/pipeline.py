@@ -12,12 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
+from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
 from torch.distributed.tensor import DTensor
 
 from danlu.engines.base import Batch
 from danlu.engines.torch.decoder import Cache, CausalLM
 from danlu.engines.torch.layout import Layout
+from danlu.engines.torch.pipeline_stage import Stage
 from danlu.model.shape import ModelShape
 
 
@@ -50,7 +51,7 @@ class Pipeline:
         self.first, self.last = numbers[0] == 0, numbers[-1] == self.total - 1
         group = layout.group("pipeline")
         self.wrapped: list[Any] = [
-            PipelineStage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)
+            Stage(stage, n, self.total, device, group=group) for stage, n in zip(stages, numbers, strict=True)
         ]
         # The stage that ends in the loss returns it; gradients are not divided, since every micro-batch carries its own weight.
         options: dict[str, Any] = {"loss_fn": lambda output, _target: output.sum(), "scale_grads": False}
@@ -101,6 +102,8 @@ class Pipeline:
         if self.pair is None or not (self.first or self.last):
             return
         weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight  # type: ignore[union-attr]
+        if not weight.requires_grad:  # frozen beside adapters
+            return
         gradient = weight.grad
         assert gradient is not None
         if isinstance(gradient, DTensor) and isinstance(weight, DTensor):

@@ -32,7 +32,7 @@ _EMPTY = _U64(0)
 """Columns of what is measured; the last ten are shares of the characters of words."""
 MEASURES = REPEATED_10 + 1
 SHORT_LINE = 30
-"""Columns, of which an unspaced letter has two, up to which a line is short."""
+"""Columns up to which a line is short; an unspaced letter has two, and blanks inside count."""
 GRAMS = 10
 """Words in the longest row that is looked for."""
 BULLETS = "-*•‣◦▪●○■□◆▶·・–—"
@@ -111,7 +111,7 @@ def _scan(
     word, word_end = _U64(0), _U64(0)  # hash of the token from its first letter or digit on, now and at the last of them
     before = _U64(0)  # hash of the word before
     size = size_end = 0
-    line, line_size, columns = _U64(0), 0, 0
+    line, line_size, columns, gap = _U64(0), 0, 0, 0  # gap: blanks since the last character of the line
     paragraph, paragraph_size = _U64(0), 0
     dots = 0  # dots in a row just before
     ellipsis = False
@@ -166,8 +166,10 @@ def _scan(
                     paragraphs[paragraph_count], paragraph_sizes[paragraph_count] = paragraph, paragraph_size
                     paragraph_count += 1
                     paragraph, paragraph_size = _U64(0), 0
-                line, line_size, columns = _U64(0), 0, 0
+                line, line_size, columns, gap = _U64(0), 0, 0, 0
                 ellipsis = False
+            elif line_size:
+                gap += 1
             ending = dots = 0
             continue
         if line_size == 0:
@@ -175,7 +177,8 @@ def _scan(
                 bullets += code == _BULLETS[index]
         characters += 1
         line_size += 1
-        columns += 1
+        columns += gap + 1
+        gap = 0
         line = (line ^ _U64(code)) * _STEP
         if kind & c.UNSPACED:
             letters += 1

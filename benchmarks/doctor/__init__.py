@@ -1,0 +1,1 @@
+"""Faults injected into the real trainer, each beside its healthy twin."""

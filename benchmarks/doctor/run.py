@@ -1,0 +1,191 @@
+"""The doctor on faults that are injected into the real trainer: does it name the cause, how soon, and is it silent on the twins?
+
+Every fault is one switch; its twin is the same recipe and seed without it. A run trains a tiny model for some seconds on one
+thread. What is judged is what the doctor said inside the loop, in the order in which it said it, of warning or above. Results
+are kept as they come, so that a benchmark that was stopped goes on.
+
+    faults               runs with a fault (faults x seeds)
+    named                share of them whose first finding names the cause
+    noticed              share of them with any finding
+    median_delay_steps   from the first step at which it could be seen to the first finding
+    twins, twins_clean   healthy runs, and the share of them without a finding
+
+Usage: python benchmarks/doctor/run.py [--only WORDS] [--seeds 3] [--parallel 2] [--folder F] [--json FILE] [--page FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.doctor.fault import BASES, CURVE, Base, Fault
+from benchmarks.doctor.page import page
+
+HERE = Path(__file__).resolve()
+Twin = tuple[str, int, list[Any]]
+"""Id, seed and what the doctor told."""
+Key = tuple[str, int]
+"""The id of a fault, or `twin: NAME`, and a seed."""
+
+
+def faults() -> dict[str, Fault]:
+    """All of them, by id."""
+    from benchmarks.doctor import faults_data, faults_model, faults_optimizer, faults_system
+
+    every = (*faults_data.FAULTS, *faults_model.FAULTS, *faults_optimizer.FAULTS, *faults_system.FAULTS)
+    return {fault.id: fault for fault in every}
+
+
+def twin(base: Base) -> str:
+    """Its id among the results."""
+    return f"twin: {base.name}"
+
+
+class Results:
+    """Outcomes by run, in a file with a line each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "results.jsonl"
+        lines = self.file.read_text("utf-8").splitlines() if self.file.is_file() else []
+        self.found: dict[Key, dict[str, Any]] = {(one["id"], one["seed"]): one for one in map(json.loads, lines)}
+
+    def reload(self) -> None:
+        self.__init__(self.file.parent)  # type: ignore[misc]
+
+
+def first_visible(fault: Fault, faulty: dict[str, Any], healthy: dict[str, Any] | None) -> int:
+    """Where the fault says, or where three losses in a row are 5 % from the twin's."""
+    if fault.visible != CURVE:
+        return int(fault.visible)
+    if healthy is None:
+        return 1
+    pairs = list(zip(faulty["losses"], healthy["losses"], strict=False))
+    for step in range(len(pairs) - 2):
+        if all(abs(one - other) > 0.05 * abs(other) or one != one for one, other in pairs[step : step + 3]):
+            return step + 1
+    return 1
+
+
+def judged(fault: Fault, outcome: dict[str, Any], healthy: dict[str, Any] | None) -> dict[str, Any]:
+    """Whether the first finding names the cause, whether there is one, and how late it came."""
+    told = outcome["told"]
+    seen = first_visible(fault, outcome, healthy)
+    return {
+        "named": bool(told) and told[0][1] in fault.names,
+        "noticed": bool(told),
+        "delay": max(0, told[0][0] - seen) if told else None,
+        "said": told[0][1] if told else "-",
+    }
+
+
+def gathered(results: Results, every: dict[str, Fault]) -> tuple[list[dict[str, Any]], list[Twin], dict[str, Any]]:
+    """(a row a fault, the twins, the figures)."""
+    rows, delays, counts = [], [], {"named": 0, "noticed": 0, "runs": 0}
+    for name, fault in every.items():
+        runs = {seed: outcome for (one, seed), outcome in sorted(results.found.items()) if one == name}
+        found = [judged(fault, outcome, results.found.get((twin(fault.base), seed))) for seed, outcome in runs.items()]
+        if not found:
+            continue
+        mine = [one["delay"] for one in found if one["delay"] is not None]
+        row: dict[str, Any] = {"fault": name, "says": fault.says, "runs": len(found)}
+        row |= {kind: sum(one[kind] for one in found) for kind in ("named", "noticed")}
+        row |= {"delay": statistics.median(mine) if mine else None, "said": list(dict.fromkeys(one["said"] for one in found))}
+        rows.append(row)
+        delays += mine
+        counts = {kind: counts[kind] + row[kind] for kind in counts}
+    twins = [(name, seed, one["told"]) for (name, seed), one in sorted(results.found.items()) if name.startswith("twin: ")]
+    figures = {
+        "faults": counts["runs"],
+        "kinds": len(rows),
+        "named": counts["named"] / max(counts["runs"], 1),
+        "noticed": counts["noticed"] / max(counts["runs"], 1),
+        "median_delay_steps": statistics.median(delays) if delays else None,
+        "twins": len(twins),
+        "twins_clean": sum(not told for _, _, told in twins) / max(len(twins), 1),
+    }
+    return rows, twins, figures
+
+
+def show(rows: list[dict[str, Any]], twins: list[Twin], figures: dict[str, Any]) -> None:
+    """Print them."""
+    print(f"{'fault':<36}{'named':>6}{'noticed':>9}{'delay':>7}  first finding")
+    for row in rows:
+        delay = "-" if row["delay"] is None else f"{row['delay']:.0f}"
+        counts = f"{row['named']:>4}/{row['runs']}{row['noticed']:>7}/{row['runs']}"
+        print(f"{row['fault']:<36}{counts}{delay:>7}  {', '.join(row['said'])}")
+    for name, seed, told in twins:
+        if told:
+            print(f"{name}, seed {seed}: {told}")
+    print(json.dumps(figures, indent=2))
+
+
+def work(folder: Path, keys: list[Key], environment: dict[str, str], timeout: float) -> None:
+    """Run them one after the other in a process of its own."""
+    command = [sys.executable, str(HERE.with_name("worker.py")), str(folder), json.dumps(keys)]
+    subprocess.run(command, env=os.environ | environment, check=False, timeout=timeout)
+
+
+def together(folder: Path, key: Key, processes: int, port: int) -> None:
+    """One run of several ranks."""
+    ranks = []
+    for rank in range(processes):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(HERE.with_name("worker.py")), str(folder), json.dumps([key])]
+        ranks.append(subprocess.Popen(command, env=os.environ | place | meet))
+    deadline = time.monotonic() + 300
+    for process in ranks:
+        try:
+            process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="faults whose id holds these words; `twin` for the healthy runs")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("runs/doctor-bench"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="Write the table for docs/ here.")
+    parser.add_argument("--judge-only", action="store_true", help="Train nothing; judge what is there.")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    every = faults()
+    bases = {name: fault.base for name, fault in every.items()} | {twin(base): base for base in BASES.values()}
+    results = Results(options.folder)
+    wanted = [
+        (name, seed)
+        for seed in range(options.seeds)
+        for name in bases
+        if not options.judge_only and (options.only is None or options.only in name) and (name, seed) not in results.found
+    ]
+    alone = [key for key in wanted if bases[key[0]].processes == 1]
+    parts = [part for at in range(options.parallel) if (part := alone[at :: options.parallel])]
+    with ThreadPoolExecutor(options.parallel) as pool:
+        list(pool.map(lambda part: work(options.folder, part, {"OMP_NUM_THREADS": "1"}, 3600.0), parts))
+    for number, key in enumerate(key for key in wanted if bases[key[0]].processes > 1):
+        together(options.folder, key, bases[key[0]].processes, 29650 + number % 300)
+    results.reload()
+    rows, twins, figures = gathered(results, every)
+    show(rows, twins, figures)
+    if options.page:
+        options.page.write_text(page(rows, twins, figures), encoding="utf-8")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

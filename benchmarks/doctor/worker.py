@@ -1,0 +1,168 @@
+"""Trains runs with and without faults, one after the other, and notes what the doctor said. Started by run.py."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import io
+import json
+import math
+import os
+import shutil
+import sys
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from benchmarks.doctor import faults_data
+from benchmarks.doctor.fault import BASES, RESUMED, Base, Fault, Outcome
+from benchmarks.doctor.run import faults, twin
+from danlu.data.prepare import prepare
+from danlu.data.prepared import Prepared
+from danlu.demo.corpus import write
+from danlu.doctor.diagnose import diagnose
+from danlu.doctor.finding import Severity
+from danlu.doctor.load import facts_of, from_store
+from danlu.engines.torch.engine import TorchEngine
+from danlu.errors import DanluError, RunStopped
+from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.train.loop import train
+from danlu.watch import store
+
+GRAVE = ("warning", "critical")
+
+
+class _Cut(BaseException):
+    """The process is killed at this step."""
+
+
+def recipe_of(folder: Path, base: Base, fault: Fault | None, seed: int) -> Recipe:
+    """The plain recipe with the overrides of the base and the fault."""
+    documents = (fault.documents if fault else None) or base.documents
+    tree = {
+        "name": "bench",
+        "stages": ["prepare", "train"],
+        "model": {"layers": 2, "hidden_size": 64, "ffn_size": 128, "heads": 4, "max_sequence_length": 256},
+        "data": {
+            "sources": [{"path": str(folder / f"corpus-{documents}.jsonl")}],
+            "tokenizer": {"train": {"vocab_size": 400}},
+            "sequence_length": 64,
+            "validation_fraction": 0.05 if documents > 100 else 0.3,
+            "workers": 0,
+        },
+        "train": {
+            "device": "cpu",
+            "seed": seed,
+            "steps": 200,
+            "global_batch": 8,
+            "optimizer": {"learning_rate": 3e-3},
+            "schedule": {"warmup_steps": 20},
+            "evaluate_every": 10,
+            "evaluate_tokens": 4096,
+        },
+        "watch": {"statistics_every": 10, "histograms_every": 0},
+        "checkpoint": {"every": RESUMED if base.resumed else 1000},
+        "doctor": {"time_share": 1.0},
+    }
+    return parse(tree, [*base.overrides, *(fault.overrides if fault else ())])
+
+
+def prepared_for(folder: Path, recipe: Recipe) -> Prepared:
+    """Text and tokens, made once for all processes."""
+    path = Path(recipe.data.sources[0].path)
+    with (folder / "prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        documents = int(path.stem.split("-")[1])
+        if not path.exists():
+            write(path, documents)
+        return prepare(recipe, folder / f"data-{documents}", lambda _line: None)
+
+
+def trained(run: Path, recipe: Recipe, prepared: Prepared, cut: int | None = None) -> str:
+    """Train with the real loop; return why it stopped itself."""
+    shape = resolve_shape(recipe, prepared.vocab_size)
+    engine = TorchEngine(recipe, shape)
+    engine.matmul_peak = lambda: None  # type: ignore[method-assign]  # a third of a second, and of no interest here
+    honest, steps = engine.train_step, iter(range(10**9))
+
+    def until(batch: Any, rate: float) -> Any:
+        if next(steps) == cut:
+            raise _Cut
+        return honest(batch, rate)
+
+    engine.train_step = until  # type: ignore[method-assign]
+    ended = ""
+    try:
+        with suppress(_Cut):
+            train(recipe, shape, engine, prepared, run, io.StringIO())
+    except RunStopped as stop:
+        ended = str(stop)
+    return ended
+
+
+def outcome(run: Path, recipe: Recipe, ended: str) -> Outcome:
+    """What the doctor said of it."""
+    metrics = run / "metrics.sqlite"
+    told = []
+    for event in store.events(metrics):
+        if event.kind == "finding" and event.data["finding"]["severity"] in GRAVE:
+            told.append((event.step, event.data["finding"]["rule"], event.data["finding"]["severity"], event.message))
+        elif event.kind == "stop" and "replicas are not equal" in event.message:
+            told.append((event.step, "replicas", "critical", event.message))
+    diagnosis = diagnose(from_store(metrics, facts_of(recipe, {})))
+    final = [one.rule for one in diagnosis.findings if one.severity >= Severity.WARNING]
+    losses = [float(value) for value in store.series(metrics, "train/loss")[1]]
+    return Outcome(told, final, losses, ended)
+
+
+def one(folder: Path, name: str, seed: int, every: dict[str, Fault]) -> Outcome | None:
+    """Train a run, the resumed ones in two parts; only the first rank has something to tell."""
+    fault = every.get(name)
+    base = fault.base if fault else next(base for base in BASES.values() if twin(base) == name)
+    recipe = recipe_of(folder, base, fault, seed)
+    run = folder / "runs" / f"{name} {seed}".replace(":", "").replace(" ", "-")
+    leads = os.environ.get("RANK", "0") == "0"
+    if leads:
+        shutil.rmtree(run, ignore_errors=True)
+    prepared = prepared_for(folder, recipe)
+    faults_data.END[0] = prepared.end_id
+    run.mkdir(parents=True, exist_ok=True)
+    planted = fault.plant if fault else nullcontext
+    if base.resumed:
+        trained(run, recipe, prepared, cut=RESUMED)
+    with planted():
+        ended = trained(run, recipe, prepared)
+    made = outcome(run, recipe, ended) if leads else None
+    if leads:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    return made
+
+
+def main() -> None:
+    folder, keys = Path(sys.argv[1]), json.loads(sys.argv[2])
+    torch.set_num_threads(1)
+    every = faults()
+    for name, seed in keys:
+        try:
+            made = one(folder, name, seed, every)
+        except DanluError as error:
+            print(f"{name}, seed {seed}: {error}", file=sys.stderr)
+            continue
+        gc.collect()
+        if made is None:
+            continue
+        finite = [loss if math.isfinite(loss) else None for loss in made.losses]
+        line = json.dumps({"id": name, "seed": seed, **asdict(made), "losses": finite})
+        with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(line + "\n")
+        print(f"{name}, seed {seed}: {[(step, rule) for step, rule, *_ in made.told] or 'nothing'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

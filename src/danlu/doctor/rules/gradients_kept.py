@@ -1,0 +1,58 @@
+"""Gradients are not freed between steps."""
+
+from __future__ import annotations
+
+from danlu.doctor.evidence import Evidence
+from danlu.doctor.finding import Finding, Severity, Text
+from danlu.doctor.rule import Found, Rule
+
+SIGNAL = "optimizer/kept_gradients"
+
+
+def check(evidence: Evidence, found: Found) -> Finding | None:
+    one = evidence.need(SIGNAL).finite
+    kept = one.values > 0
+    if not kept.any():
+        return None
+    at = int(kept.argmax())
+    return Finding(
+        "gradients_kept",
+        Severity.CRITICAL,
+        0.97,
+        Text("gradients of earlier steps are added to later ones", "先前步的梯度累加到了后续步"),
+        (
+            Text(
+                f"after step {one.steps[at]}, {one.values[at]:.0f} parameters still had a gradient",
+                f"第 {one.steps[at]} 步之后仍有 {one.values[at]:.0f} 个参数保留着梯度",
+            ),
+        ),
+        Text("zero the gradients after every step", "每步之后清零梯度"),
+        {},
+        (),
+        int(one.steps[at]),
+    )
+
+
+RULE = Rule(
+    "gradients_kept",
+    Text("gradients that are not zeroed between steps", "步与步之间没有清零的梯度"),
+    (SIGNAL,),
+    "any parameter after any step looked at",
+    "a definition",
+    "a look at pointers on the host a look",
+    Severity.CRITICAL,
+    check,
+    frozenset(
+        {
+            "exploding_gradients",
+            "learning_rate_too_high",
+            "divergence",
+            "oscillation",
+            "spike",
+            "not_learning",
+            "plateau",
+            "slow_descent",
+            "vanishing_gradients",
+        }
+    ),
+)
