@@ -157,8 +157,9 @@ class PaddleEngine:
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
         mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
-        with self.clock.during("communication"):
-            self.optimizer.reducer.reduce()
+        if self.layout.hcg is not None:
+            with self.clock.during("communication"):
+                self.optimizer.reducer.reduce()
         if self.observer is not None:
             self.observer.gradients(scale)
         with self.clock.during("optimizer"):
