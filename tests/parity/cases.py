@@ -263,7 +263,7 @@ PADDLE_FULL = (
     *("t2 mistral nomask", "t2 drop", "p2 mb1 even", "p2 mb4 full every2", "p2 mb2 drop"),
     *("d3 b12", "d3 z2 b12 mb2"),
     *("d4 z1", "d4 z2 half", "d2 t2", "d2 t2 z2 mb2 qwen2", "d2 p2 mb2 muptied", "d2 p2 z1 mb1 half drop"),
-    *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p4 il mb1 widetied"),
+    *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
     *("d8 z1 b24", "d2 t2 p2 mb2", "d2 t2 p2 z1 mb1 tied", "p8 mb1 eight", "t4 p2 mb2 widetied"),
 )
 
