@@ -37,8 +37,9 @@ docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its s
 	$(BIN)/python -m danlu.doctor
 	$(BIN)/python -m danlu.data.curate.quality
 
-parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
-	$(BIN)/python tests/parity/run.py $(WRITE)
+ENGINE ?= torch
+parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; ENGINE=paddle, JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/run.py --engine $(ENGINE) $(WRITE)
 
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)
