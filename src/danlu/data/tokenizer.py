@@ -20,6 +20,7 @@ BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 """Special tokens of a tokenizer that danlu trains: before a document, after it, and filling."""
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 PIECE = 1 << 18
 """Characters that are encoded in one go; longer documents are cut at line ends, which bounds memory and spreads the work."""
 AT_ONCE = 1 << 22
@@ -211,8 +212,15 @@ def save(folder: Path, data: bytes, begin: str | None, end: str, settings: dict[
 
 
 def settings_beside(file: Path) -> dict[str, Any]:
-    """The tokenizer_config.json beside a tokenizer.json; empty when there is none."""
-    return _json_beside(file, SETTINGS)
+    """The tokenizer_config.json beside a tokenizer.json, with a chat template that lies in a file of its own; empty without."""
+    found = _json_beside(file, SETTINGS)
+    template = file.with_name(TEMPLATE)
+    if template.is_file():
+        try:
+            found["chat_template"] = template.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{template}: cannot be read: {error}") from None
+    return found
 
 
 def _json_beside(file: Path, name: str) -> dict[str, Any]:

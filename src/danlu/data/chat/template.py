@@ -70,10 +70,10 @@ def load(tokenizer: Path | str, named: str | None) -> Template:
     file = tokenizer_file(tokenizer)
     settings = settings_beside(file)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    if named in _NAMED:
+    if named is not None and named in _NAMED:
         return Template(_NAMED[named], named, tokens)
-    path = Path(named).expanduser() if named else file.with_name("chat_template.jinja")
-    if named or path.is_file():
+    if named:
+        path = Path(named).expanduser()
         try:
             return Template(path.read_text(encoding="utf-8"), str(path), tokens)
         except (OSError, ValueError) as error:
