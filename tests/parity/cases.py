@@ -9,6 +9,7 @@ number the micro-batch; bf16 and fp16 the precision; b and a number another glob
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,6 +156,19 @@ class Case:
         }
 
 
+def case_of(job: tuple[str, str], faults: Mapping[str, Any]) -> Case:
+    """What a job, (kind, words), trains last."""
+    kind, words = job
+    return Case.of(faults[words][0] if kind == "fault" else words.split(" -> ")[-1])
+
+
+def verdict(case: Case, errors: dict[str, Any]) -> bool:
+    """Whether errors are within the tolerance of the case."""
+    within = all(errors[name] <= limit for name, limit in case.tolerance.items()) if errors else True
+    exact = all(errors.get(name, True) for name in ("same_bits", "same_save", "same_tokens"))
+    return within and exact and (case.precision == "fp32" or errors["loss"] >= HALF_AT_LEAST)
+
+
 QUICK = (
     "d4 z1",
     "d4 z3 half",
@@ -238,3 +252,16 @@ FULL_MOVES = (
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
+
+PADDLE_QUICK = ("d2", "d2 z1 mb2")
+PADDLE_FULL = (*PADDLE_QUICK, "d2 mb1 half", "d2 tied", "d4 z1", "d3 b12")
+PADDLE_QUICK_MOVES = (("d2 z1", "one"),)
+PADDLE_FULL_MOVES = (*PADDLE_QUICK_MOVES,)
+
+MATRICES: dict[tuple[str, str], tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
+    ("torch", "quick"): (QUICK, QUICK_MOVES),
+    ("torch", "full"): (FULL, FULL_MOVES),
+    ("paddle", "quick"): (PADDLE_QUICK, PADDLE_QUICK_MOVES),
+    ("paddle", "full"): (PADDLE_FULL, PADDLE_FULL_MOVES),
+}
+"""By engine: combinations and moves."""

@@ -18,7 +18,7 @@ from danlu.cli.doctor import LANGUAGE, language_of
 @LANGUAGE
 @JSON
 def demo(fault: str, names: bool, root: Path, language: str | None, as_json: bool) -> None:
-    """Train a tiny run with something wrong with it, and see the doctor find it.
+    """Break a tiny run, and see the doctor at work.
 
     It takes half a minute on a CPU. With --list and --json, the faults as JSON.
 

@@ -84,6 +84,11 @@ class DataSection(Section):
     sources: list[Source] = Field(min_length=1, description="Where the text comes from.")
     tokenizer: TokenizerSection = Field(TokenizerSection(), description="Train one, or load one.")
     curate: CurateSection | None = Field(None, description="Stages that choose documents; null: all that can be read are taken.")
+    executor: Literal["local", "ray"] = Field(
+        "local",
+        description="Where curation runs: in processes of this machine, or as tasks of a Ray cluster; the result is the same.",
+        json_schema_extra=RESUMABLE,
+    )
     chat: ChatSection = Field(ChatSection(), description="Of conversations (train.objective: sft).")
     memory: str = Field(
         "4GiB",
