@@ -53,7 +53,8 @@ class Tokenizer:
         """Tokens of one byte that is no character by itself."""
         # A tokenizer that puts a mark before each text (SentencePiece does) would put it between two pieces too.
         whole, first, second = (ids.tolist() for ids in self._ids(["x\ny", "x\n", "y"]))
-        self._cuttable = whole == first + second
+        self.cuttable = whole == first + second
+        """Whether the tokens of two texts are those of both together, at a line end between them."""
 
     def _id(self, token: str, origin: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
@@ -104,7 +105,7 @@ class Tokenizer:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
         counts, pieces = [], []
         for text in texts:
-            parts = _pieces(text) if self._cuttable else [text]
+            parts = _pieces(text) if self.cuttable else [text]
             counts.append(len(parts))
             pieces += parts
         many = sum(map(len, pieces)) >= WORTH_CHECKING
