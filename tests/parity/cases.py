@@ -186,7 +186,7 @@ QUICK = (
     "d2 t2 sp z3 mb2 drop",
     "d2 t2 z3 disk shards",
     "d2 p2 z1 il mb2 disk tied",
-    "d2 p2 z3 mb2 lora tied",
+    "d2 t2 z3 mb2 lora tied",
 )
 """Four processes; part of every test run."""
 
@@ -207,6 +207,7 @@ FULL = (
     *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
     *("one full lora", "d2 z1 mb2 lora", "d2 z3 lora qwen2", "p2 mb2 lora", "p2 zb mb2 lora tied", "d2 disk lora"),
+    *("t2 lora biases", "t2 sp lora tied", "t2 p2 mb4 lora qwen3", "d2 p2 z3 mb2 lora tied"),
     # Three: what does not divide by two
     *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
     # Four

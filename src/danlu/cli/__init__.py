@@ -55,6 +55,7 @@ for _verb in (
     training.worker,
     trained.evaluate,
     trained.generate,
+    pretrained.chat,
     trained.export,
     pretrained.import_model,
     serving.serve,
