@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sequences import finish, sequence, tokens_of
 from transformers import AutoModelForCausalLM
 
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.model.families import to_hugging_face
 from danlu.serve.engine import Engine
-from danlu.serve.sampling import Sampling
-from danlu.serve.sequence import Output, Sequence
-from danlu.serve.text import TextStream
 from danlu.serve.torch_executor import TorchExecutor
 
 ExecutorOf = Callable[..., TorchExecutor]
@@ -29,28 +27,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 20, "full_attention_layers": 1},
     "qwen3": {"family": "qwen3", "qk_norm": True, "head_size": 32},
 }
-
-
-def sequence(tokenizer: Tokenizer, prompt: list[int], **settings: Any) -> Sequence:
-    sampling = Sampling(**{"temperature": 0.0, "max_tokens": 20, "ignore_end": True, **settings})
-    text = TextStream(tokenizer, prompt, sampling.stop)
-    return Sequence(list(prompt), len(prompt), sampling, frozenset({tokenizer.end_id}), text)
-
-
-def finish(engine: Engine, *sequences: Sequence) -> list[list[Output]]:
-    """Run all to their ends together; what each has made."""
-    made: dict[Sequence, list[Output]] = {each: [] for each in sequences}
-    for each in sequences:
-        engine.add(each)
-    while engine.busy:
-        for each, output in engine.step():
-            made[each].append(output)
-    assert engine.cache.held == 0
-    return list(made.values())
-
-
-def tokens_of(outputs: list[Output]) -> list[int]:
-    return [output.token for output in outputs if output.token is not None]
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -55,6 +55,7 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
+    serving.quantize,
     serving.serve,
     data.data_group,
     watch.watch_group,
