@@ -52,14 +52,14 @@ def test_the_product_is_exact(rows: int, outputs: int, inputs: int) -> None:
     weight[0] = 127
     x = random_state.normal(size=(rows, inputs)).astype(np.float32)
     x[0] = -5
-    groups, padded = -(-inputs // 64), -(-outputs // 32) * 32
-    q, scales = np.zeros((rows, groups * 64), np.int8), np.empty((rows, groups), np.float32)
+    groups, padded = -(-inputs // kernels.GROUP), -(-outputs // 32) * 32
+    q, scales = np.zeros((rows, groups * kernels.GROUP), np.int8), np.empty((rows, groups), np.float32)
     sums, out = np.empty((rows, groups), np.int32), np.empty((rows, padded), np.float32)
     weight_scales = np.zeros(padded, np.float32)
     weight_scales[:outputs] = random_state.random(outputs)
     kernels.quantize(x, q, scales, sums)
     kernels.product(q, scales, sums, kernels.pack(weight), weight_scales, out)
-    near = (q.astype(np.float64) * np.repeat(scales, 64, axis=1))[:, :inputs]
+    near = (q.astype(np.float64) * np.repeat(scales, kernels.GROUP, axis=1))[:, :inputs]
     assert np.abs(near - x).max() <= scales.max() / 2 * 1.001
     np.testing.assert_allclose(out[:, :outputs], near @ weight.T * weight_scales[:outputs], rtol=1e-6, atol=1e-3)
 

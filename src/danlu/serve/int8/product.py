@@ -24,7 +24,8 @@ from danlu.serve.int8.vectors import (
     times,
 )
 
-GROUP = 64
+GROUP = 16
+"""Columns that share a scale of an activation: the fewer, the nearer to float32, and the more floats are added."""
 
 Bytes = NDArray[np.int8]
 Floats = NDArray[np.float32]
