@@ -57,6 +57,7 @@ def test_200_interleavings_change_no_bit(executor_of: ExecutorOf, tokenizer: Tok
     requests = []
     for number in range(8):
         prompt = common[: draws.choice([0, 13, 32, 45])] + [draws.randrange(256) for _ in range(draws.randint(1, 40))]
+        prompt += prompt[-12:-6]  # something that looks as if it were repeated
         temperature = draws.choice([0.0, 1.0])
         requests.append((prompt, {"max_tokens": draws.randint(1, 14), "temperature": temperature, "seed": number, "logprobs": 2}))
     executor = executor_of(blocks=64)
@@ -64,7 +65,8 @@ def test_200_interleavings_change_no_bit(executor_of: ExecutorOf, tokenizer: Tok
     seen = {"preemptions": 0, "cached_tokens": 0}
     for _ in range(25):
         executor.blocks = draws.choice([7, 9, 12, 64])
-        engine = Engine(executor, step_tokens=draws.choice([1, 5, 16, 40, 256]), running=draws.choice([1, 3, 8]))
+        guesses = draws.choice([0, 1, 7])
+        engine = Engine(executor, draws.choice([1, 5, 16, 40, 256]), draws.choice([1, 3, 8]), guesses)
         chosen = [number for number in range(8) if len(requests[number][0]) + 14 <= executor.blocks * 16]
         for at in range(0, 8, 4):  # the second lot finds the cache as the first has left it
             lot = draws.choices(chosen, k=4)
@@ -111,3 +113,22 @@ def test_it_ends_where_the_context_is_full(executor_of: ExecutorOf, tokenizer: T
     (made,) = finish(Engine(executor_of()), sequence(tokenizer, [1] * 250, max_tokens=100))
     assert len(tokens_of(made)) == 6
     assert made[-1].reason == "length"
+
+
+def test_right_guesses_save_steps_and_change_nothing(executor_of: ExecutorOf, tokenizer: Tokenizer) -> None:
+    """A window of one token makes the next one depend on the last alone, so that greedy text soon repeats itself."""
+    executor = executor_of(family="mistral", sliding_window=1)
+    made, steps = [], []
+    for guesses in (0, 4):
+        engine = Engine(executor, guesses=guesses)
+        each = sequence(tokenizer, [5, 6], max_tokens=120, logprobs=1)
+        engine.add(each)
+        outputs, count = [], 0
+        while engine.busy:
+            outputs += [output for _, output in engine.step()]
+            count += 1
+        made.append(outputs)
+        steps.append(count)
+        assert bool(engine.counts["guessed_tokens"]) == bool(guesses) and engine.cache.held == 0
+    assert made[0] == made[1] and steps[0] == 120
+    assert steps[1] < 80
