@@ -58,6 +58,7 @@ for _verb in (
     pretrained.chat,
     trained.export,
     pretrained.import_model,
+    serving.quantize,
     serving.serve,
     data.data_group,
     watch.watch_group,
