@@ -124,6 +124,31 @@ def doctor_audit(
     _print(diagnosis, str(recipe), show.lines(diagnosis, language_of(language), everything, AUDITS), as_json)
 
 
+@doctor_group.command(name="diff")
+@click.argument("first", type=click.Path(path_type=Path), metavar="RUN_A")
+@click.argument("second", type=click.Path(path_type=Path), metavar="RUN_B")
+@LANGUAGE
+@JSON
+def doctor_diff(first: Path, second: Path, language: str | None, as_json: bool) -> None:
+    """Say what differs between two runs, and where their curves part.
+
+    Settings, data, environment, and the first step at which a signal differs at all and beyond its noise. Each may be a log of
+    another program, too.
+
+    \b
+    Example:
+      danlu doctor diff runs/quickstart runs/hot
+    """
+    from danlu.doctor.diff import show
+    from danlu.doctor.diff.compare import compare, read
+
+    found = compare(read(first), read(second))
+    if as_json:
+        print_json(show.as_json(found))
+    else:
+        click.echo("\n".join(show.lines(found, language_of(language))))
+
+
 @doctor_group.command(name="rules")
 @LANGUAGE
 @JSON
