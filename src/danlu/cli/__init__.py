@@ -19,8 +19,10 @@ from danlu.cli import (
     metrics,
     models,
     planning,
+    pretrained,
     profile,
     recipes,
+    serving,
     trained,
     training,
     watch,
@@ -46,6 +48,7 @@ def cli() -> None:
 
 
 for _verb in (
+    pretrained.import_model,
     training.run,
     training.prepare,
     training.train,
@@ -54,6 +57,7 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
+    serving.serve,
     data.data_group,
     watch.watch_group,
     watch.report,

@@ -60,6 +60,12 @@ class Tokenizer:
             raise UserError(f"{origin}: there is no token {token!r}; data.tokenizer.begin and end must name tokens that it has")
         return number
 
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Special tokens and their ids; in a text that is encoded they are plain text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
+
     def _ids(self, texts: Sequence[str]) -> list[Array]:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
@@ -81,6 +87,17 @@ class Tokenizer:
             raise UserError(f"the text is not UTF-8 at character {error.start:,}") from None
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
+
+    def encode_markup(self, text: str) -> tuple[Array, Array]:
+        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64."""
+        encoding = self._markup.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _markup(self) -> Any:
+        tokenizer = _from_bytes(self._data, "")
+        tokenizer.encode_special_tokens = False
+        return tokenizer
 
     def encode_batch(self, texts: Sequence[str]) -> list[Array]:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
