@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from danlu.doctor.audit import checks as package
-from danlu.doctor.audit.material import Material
+from danlu.doctor.audit.material import AT_START, Material
 from danlu.doctor.diagnose import FAILED, Diagnosis, grouped
 from danlu.doctor.evidence import NotEnoughData
 from danlu.doctor.finding import Finding, Severity, Text
@@ -43,6 +43,11 @@ def all_audits() -> tuple[Audit, ...]:
     """Every audit, by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return tuple(importlib.import_module(f"{package.__name__}.{name}").AUDIT for name in names)
+
+
+def audited_at_start(material: Material) -> Diagnosis:
+    """Ask those that come ahead of every training, of as much data as that may cost."""
+    return audited(replace(material, tokens=AT_START), [audit for audit in all_audits() if audit.at_start])
 
 
 def audited(material: Material, audits: Iterable[Audit] | None = None) -> Diagnosis:
