@@ -33,7 +33,7 @@ def hashed(one: Evidence, shift: int = 0) -> Evidence:
 
 def side(fault: Fault | None = None, seed: int = 0, shift: int = 0, **facts: object) -> Run:
     made = hashed(evidence(fault, seed), shift)
-    return Run("run", replace(made, facts={**made.facts, **facts}), {}, {"torch": "2.9"})
+    return Run("run", replace(made, facts={**made.facts, **facts}), {"fingerprint": "a"}, {"torch": "2.9"})
 
 
 def held(other: Run) -> Difference:
@@ -105,6 +105,18 @@ def test_the_verdict_names_the_setting_that_the_first_signal_hangs_on() -> None:
 def test_an_environment_is_named_where_nothing_else_differs() -> None:
     other = replace(side(seed=1), environment={"torch": "2.10"})
     assert verdict(held(other)).en.endswith("the environment differs: torch 2.9 → 2.10")
+
+
+def test_other_data_is_named_where_the_settings_are_the_same() -> None:
+    assert verdict(held(replace(side(seed=1), data={"fingerprint": "b"}))).en.endswith("the data differs")
+
+
+def test_what_a_log_does_not_hold_is_not_the_same_but_unknown() -> None:
+    log = Run("log.csv", Evidence(side(seed=1).evidence.signals), {}, {})
+    found = held(log)
+    assert verdict(found).en.endswith("what was set is not known")
+    assert [line.split()[1:] for line in lines(found, "en")][1:4] == [["not", "known"]] * 3
+    assert as_json(found)["settings"] is None
 
 
 def test_few_points_are_not_judged_by_their_noise() -> None:

@@ -52,9 +52,10 @@ class Difference:
     """All that differs between two runs."""
 
     paths: tuple[str, str]
-    settings: list[Change]
-    data: list[Change]
-    environment: list[Change]
+    settings: list[Change] | None
+    """None: of one run none are known, as of a log; so with the two below."""
+    data: list[Change] | None
+    environment: list[Change] | None
     signals: list[Parting]
     speed: tuple[float, float] | None
     """Median tokens a second."""
@@ -106,14 +107,17 @@ def compare(first: Run, second: Run) -> Difference:
     return Difference(
         (first.path, second.path),
         _changes(first.evidence.facts, second.evidence.facts),
-        _changes(first.data, second.data) if first.data and second.data else [],
+        _changes(first.data, second.data),
         _changes(first.environment, second.environment),
         partings(first.evidence, second.evidence),
         (medians[0], medians[1]) if len(medians) == 2 else None,
     )
 
 
-def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change]:
+def _changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Change] | None:
+    """None where one side is not known at all."""
+    if not first or not second:
+        return None
     order = [*first, *(name for name in second if name not in first)]
     changes = (Change(name, first.get(name), second.get(name)) for name in order)
     return [change for change in changes if change.first != change.second and change.name not in VOLATILE]
@@ -144,8 +148,9 @@ def verdict(found: Difference) -> Text:
 def _told(found: Difference, first: Parting | None) -> tuple[str, str]:
     """The settings that explain it, as far as they are known; else what else differs."""
     causes = CAUSES.get(first.name, ()) if first is not None else ()
-    likely = [change for change in found.settings if change.name.startswith(causes)] if causes else found.settings
-    chosen = likely or found.settings
+    settings = found.settings or []
+    chosen = [change for change in settings if change.name.startswith(causes)] if causes else settings
+    chosen = chosen or settings
     if chosen:
         named = ", ".join(f"{one.name} {shown(one.first)} → {shown(one.second)}" for one in chosen[:NAMED])
         more = len(chosen) - NAMED
@@ -158,7 +163,10 @@ def _told(found: Difference, first: Parting | None) -> tuple[str, str]:
     if found.environment:
         named = ", ".join(f"{one.name} {shown(one.first)} → {shown(one.second)}" for one in found.environment[:NAMED])
         return f"; the environment differs: {named}", f"；环境不同：{named}"
-    return "; settings and data are the same", "；设置与数据相同"
+    if found.settings is None:
+        return "; what was set is not known", "；设置未知"
+    same, same_zh = ("settings and data are", "设置与数据") if found.data is not None else ("settings are", "设置")
+    return f"; {same} the same", f"；{same_zh}相同"
 
 
 def shown(value: Any) -> str:

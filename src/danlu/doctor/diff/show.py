@@ -20,6 +20,7 @@ TITLES = {
     "speed": Text("speed", "速度"),
 }
 SAME = Text("the same", "相同")
+UNKNOWN = Text("not known", "未知")
 SIGNALS = 12
 """Lines of curves at most; the rest is in the JSON."""
 
@@ -28,9 +29,9 @@ def lines(found: Difference, language: Language) -> Iterator[str]:
     """What the terminal shows: the verdict, then all that differs."""
     yield said(verdict(found), language)
     for name in ("settings", "data", "environment"):
-        changes: list[Change] = getattr(found, name)
-        texts = [f"{change.name}: {shown(change.first)} → {shown(change.second)}" for change in changes]
-        yield from _paragraph(said(TITLES[name], language), texts or [said(SAME, language)])
+        changes: list[Change] | None = getattr(found, name)
+        texts = [f"{change.name}: {shown(change.first)} → {shown(change.second)}" for change in changes or ()]
+        yield from _paragraph(said(TITLES[name], language), texts or [said(SAME if changes == [] else UNKNOWN, language)])
     yield from _paragraph(said(TITLES["signals"], language), [_signal(one, language) for one in shown_signals(found)])
     if found.speed is not None:
         first, second = found.speed
@@ -65,6 +66,10 @@ def _signal(one: Parting, language: Language) -> str:
     return f"{one.name}: {said(told, language)}"
 
 
+def _changes(changes: list[Change] | None) -> list[dict[str, Any]] | None:
+    return None if changes is None else [change._asdict() for change in changes]
+
+
 def as_json(found: Difference) -> dict[str, Any]:
     """The difference for programs."""
 
@@ -79,7 +84,7 @@ def as_json(found: Difference) -> dict[str, Any]:
         "first_step": None if first is None else first.differs,
         "parted_signal": None if parted is None else parted.name,
         "parted_step": None if parted is None else parted.parts,
-        **{name: [change._asdict() for change in getattr(found, name)] for name in ("settings", "data", "environment")},
+        **{name: _changes(getattr(found, name)) for name in ("settings", "data", "environment")},
         "signals": [one._asdict() | {"values": [number(value) for value in one.values]} for one in found.signals],
         "tokens_per_second": None if found.speed is None else list(found.speed),
     }
