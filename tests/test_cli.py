@@ -98,8 +98,8 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
     code, out, _ = danlu()
     listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
     assert code == 0
-    assert listed[:9] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "serve", "data"]
-    assert listed[9:] == [
+    assert listed[:10] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "import", "serve", "data"]
+    assert listed[10:] == [
         "watch",
         "report",
         "metrics",

@@ -48,7 +48,6 @@ def cli() -> None:
 
 
 for _verb in (
-    pretrained.import_model,
     training.run,
     training.prepare,
     training.train,
@@ -57,6 +56,7 @@ for _verb in (
     trained.evaluate,
     trained.generate,
     trained.export,
+    pretrained.import_model,
     serving.serve,
     data.data_group,
     watch.watch_group,

@@ -15,7 +15,7 @@ import click
 )
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder whose tokenizer is taken instead of the source's.")
 def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None) -> None:
-    """Take over a published model, for model.hugging_face and other programs.
+    """Take over a published model.
 
     From a GGUF file, whose quantized weights become plain ones, or from a folder in the Hugging Face layout.
 

@@ -124,7 +124,7 @@ class Decoder(nn.Layer):
         super().__init__()
         # A stage of a pipeline has the embedding if it is the first one, and the norm if it is the last.
         first, last = layers.start == 0, layers.stop == shape.layers
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
+        self.embed_tokens: Any = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
         # By number, so that a stage's parameters keep their names.
         self.layers = nn.LayerDict({str(layer): Block(shape, layer) for layer in layers})
         self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
@@ -192,7 +192,7 @@ class CausalLM(nn.Layer):
         # Tied, the embedding (v, d) is used as it is; on its own, or apart from it, the head is a matrix (d, v) like the others.
         self.tied = shape.tied_embeddings and self.model.embed_tokens is not None
         last = self.model.norm is not None
-        self.lm_head = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
+        self.lm_head: Any = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
 
     def forward(
         self,
