@@ -35,6 +35,7 @@ def data_group() -> None:
 @click.option("--rows", type=int, help="Hashes in a band. Default: as many as still find a pair at the threshold.")
 @click.option("--shingle", default=5, show_default=True, help="Words, or characters of unspaced scripts, in a shingle.")
 @click.option("--exact", is_flag=True, help="Check candidates by their true Jaccard, not by its estimate.")
+@click.option("--paragraphs", is_flag=True, help="Then take out paragraphs and long lines that many documents have.")
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: one a core, if there is enough to do."
 )
@@ -50,6 +51,7 @@ def dedup(
     rows: int | None,
     shingle: int,
     exact: bool,
+    paragraphs: bool,
     workers: int,
     memory: str,
     bad_line_limit: float,
@@ -64,6 +66,7 @@ def dedup(
     Examples:
       danlu data dedup corpus --output corpus-once
       danlu data dedup 'crawl/*.jsonl.gz' --text content --threshold 0.9 --output crawl-once
+      danlu data dedup crawl --paragraphs --output crawl-once
     """
     from pydantic import ValidationError
 
@@ -72,12 +75,13 @@ def dedup(
     from danlu.recipe.data_sections import DataSection
     from danlu.recipe.explain import from_validation
 
-    settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
+    settings: dict[str, object] = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
+    settings |= {"verify": "exact" if exact else "estimate", "paragraphs": {} if paragraphs else None}
     try:
         section = DataSection.model_validate(
             {
                 "sources": [{"path": path, "text": text} for path in inputs],
-                "curate": {"dedup": settings | {"verify": "exact" if exact else "estimate"}, "workers": workers},
+                "curate": {"dedup": settings, "workers": workers},
                 "memory": memory,
                 "bad_line_limit": bad_line_limit,
             }

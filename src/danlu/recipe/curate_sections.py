@@ -69,6 +69,15 @@ class LanguageSection(Section):
         return keep
 
 
+class ParagraphsSection(Section):
+    """Paragraphs and long lines that many documents have: the first stays, the others go. Code is left as it is."""
+
+    least_words: int = Field(
+        10, ge=1, description="Words, or characters of unspaced scripts, from which a line or a paragraph counts."
+    )
+    most_copies: int = Field(3, ge=1, description="Kept documents that may have the same one; in more it is repeated.")
+
+
 class DedupSection(Section):
     """Near-duplicates: MinHash LSH over words or, where words are not spaced, characters; the best copy of each group stays."""
 
@@ -83,6 +92,15 @@ class DedupSection(Section):
     verify: Literal["estimate", "exact"] = Field(
         "estimate", description="How a candidate pair is checked: by all its hashes, or by its true Jaccard."
     )
+
+    paragraphs: ParagraphsSection | None = Field(
+        None, description="Then take repeated paragraphs out of what is kept; null: they stay."
+    )
+
+    @field_validator("paragraphs", mode="before")
+    @classmethod
+    def _default(cls, value: Any) -> Any:
+        return {} if value == "default" else value
 
     @model_validator(mode="after")
     def _whole_bands(self) -> DedupSection:
