@@ -30,7 +30,12 @@ def data_group() -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Folder of the result; must be new or empty.")
 @click.option("--text", default="text", show_default=True, help="Field that holds the text, in JSON and Parquet.")
-@click.option("--threshold", default=0.8, show_default=True, help="Jaccard similarity from which two documents are copies.")
+@click.option(
+    "--threshold",
+    default=0.8,
+    show_default=True,
+    help="Jaccard similarity from which two documents are copies; 1: only the same words in the same order.",
+)
 @click.option("--permutations", default=112, show_default=True, help="Hash functions of MinHash.")
 @click.option("--rows", type=int, help="Hashes in a band. Default: as many as still find a pair at the threshold.")
 @click.option("--shingle", default=5, show_default=True, help="Words, or characters of unspaced scripts, in a shingle.")
@@ -74,6 +79,7 @@ def dedup(
     from danlu.data.sources import resolve
     from danlu.recipe.data_sections import DataSection
     from danlu.recipe.explain import from_validation
+    from danlu.recipe.ignored import beside_equal
 
     settings: dict[str, object] = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
     settings |= {"verify": "exact" if exact else "estimate", "paragraphs": {} if paragraphs else None}
@@ -89,6 +95,9 @@ def dedup(
     except ValidationError as error:
         first = from_validation(error, ("data",))[0]
         raise UserError(f"--{str(first.path[-1]).replace('_', '-')}: {first.text}") from None
+    assert section.curate is not None and section.curate.dedup is not None
+    for line in beside_equal(section.curate.dedup):
+        note(f"warning: {line}")
     try:
         listing = resolve(section.sources)
     except UserError as error:

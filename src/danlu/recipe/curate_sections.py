@@ -81,7 +81,12 @@ class ParagraphsSection(Section):
 class DedupSection(Section):
     """Near-duplicates: MinHash LSH over words or, where words are not spaced, characters; the best copy of each group stays."""
 
-    threshold: float = Field(0.8, ge=0.3, le=0.99, description="Jaccard similarity from which two documents count as copies.")
+    threshold: float = Field(
+        0.8,
+        ge=0.3,
+        le=1,
+        description="Jaccard similarity from which two documents count as copies; 1: only the same words in the same order.",
+    )
     permutations: int = Field(112, ge=16, le=1024, description="Hash functions; more of them judge pairs more sharply.")
     rows: int | None = Field(
         None,

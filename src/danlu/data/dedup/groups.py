@@ -49,15 +49,11 @@ class Sketches:
         """Low bytes of the minima of sorted documents, (documents, permutations) uint8."""
         return np.concatenate([shard.low(rows) for shard, rows in self._by_shard(documents)])
 
-    def digests(self, documents: Array) -> Array:
-        """The 128 bits of the bytes of sorted documents, (documents, 2) uint64."""
-        return np.concatenate([shard.digests(rows) for shard, rows in self._by_shard(documents)])
-
-    def same(self, left: Array, right: Array) -> Array:
-        """Whether pairs are the same to the byte."""
+    def same(self, left: Array, right: Array, column: int = 0) -> Array:
+        """Whether pairs are the same to the byte, or in what else has its 128 bits in two columns from `column` on."""
         needed, places = np.unique(np.stack([left, right]), return_inverse=True)
         places = places.reshape(2, len(left))
-        digests = self.digests(needed)
+        digests = np.concatenate([shard.digests(rows, column) for shard, rows in self._by_shard(needed)])
         same: Array = (digests[places[0]] == digests[places[1]]).all(1)
         return same
 
@@ -71,7 +67,9 @@ class Sketches:
         """Jaccard of pairs as estimated from the low bytes of their minima, of which one in 256 agrees by chance."""
         from danlu.data.dedup import kernels
 
-        found = np.empty(len(left))
+        found = np.ones(len(left))
+        if self.plan.equal:
+            return found
         for start in range(0, len(left), AT_ONCE):
             pair = np.stack([left[start : start + AT_ONCE], right[start : start + AT_ONCE]])
             needed, places = np.unique(pair, return_inverse=True)
@@ -126,7 +124,9 @@ def find(
     plan = sketches.plan
     parents = np.arange(sketches.documents, dtype=np.int64)
     pairs = 0
-    for column in [0, *range(DIGESTS, columns(plan))]:
+    digests = [0, DIGESTS] if plan.equal else [0]
+    bands = [] if plan.equal else range(DIGESTS, columns(plan))
+    for column in [*digests, *bands]:
         for left, right in sketches.buckets(column, memory):
             kernels.flatten(parents)
             new = parents[left] != parents[right]
@@ -134,7 +134,7 @@ def find(
             pairs += len(left)
             if not len(left):
                 continue
-            alike = sketches.same(left, right) if column == 0 else _alike(sketches, left, right, jaccard)
+            alike = sketches.same(left, right, column) if column in digests else _alike(sketches, left, right, jaccard)
             kernels.unite(parents, left[alike], right[alike])
     kernels.flatten(parents)
     return Groups(*_leaders(sketches, parents, score, length, jaccard), pairs)

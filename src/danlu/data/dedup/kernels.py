@@ -156,6 +156,29 @@ def _digest(data: Array, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
 
 
 @compiled
+def digests(data: Array, ends: Array, fold: Array, keys: Array) -> None:
+    """keys (documents, 4) uint64: two digests of the bytes, and two of the words in their order, or of the bytes again where
+    there are none. The documents lie back to back in `data`, document d up to ends[d]."""
+    longest = start = 0
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    found = np.empty(longest // 2 + 2, np.uint64)
+    start = 0
+    for d in range(len(ends)):
+        keys[d, 0], keys[d, 1] = _digest(data, start, ends[d])
+        count = words(data, start, ends[d], fold, found)
+        keys[d, 2], keys[d, 3] = keys[d, 0], keys[d, 1]
+        if count:
+            first, second = WORD, ROLL
+            for i in range(count):
+                first = (first ^ mixed(found[i])) * ROLL
+                second = second * WORD + mixed(found[i] ^ _MIX)
+            keys[d, 2], keys[d, 3] = mixed(first + U64(count)), mixed(second ^ U64(count))
+        start = ends[d]
+
+
+@compiled
 def sketch(
     data: Array,
     ends: Array,

@@ -35,6 +35,9 @@ class Sketcher:
         from danlu.data.dedup import kernels
 
         keys = np.empty((len(ends), columns(self.plan)), np.uint64)
+        if self.plan.equal:
+            kernels.digests(data, ends, self._fold, keys)
+            return keys, np.empty((len(ends), 0), np.uint8)
         low = np.empty((len(ends), self.plan.permutations), np.uint8)
         kernels.sketch(data, ends, self.plan.shingle, self._fold, self._multiply, self._add, self.plan.rows, keys, DIGESTS, low)
         return keys, low
@@ -55,8 +58,8 @@ def back_to_back(texts: Sequence[bytes]) -> tuple[Array, Array]:
 
 
 def columns(plan: Plan) -> int:
-    """Keys of a document: two of its bytes, then those of its bands."""
-    return DIGESTS + 2 * plan.bands
+    """Keys of a document: two of its bytes, then those of its bands, or two of its words where only equal ones are copies."""
+    return DIGESTS + (DIGESTS if plan.equal else 2 * plan.bands)
 
 
 class SketchWriter:
@@ -109,19 +112,19 @@ class ShardSketch:
                 out[start : start + count] = np.fromfile(file, np.uint64, count)
         return out
 
-    def digests(self, rows: Array) -> Array:
-        """The 128 bits of the bytes of some documents, (rows, DIGESTS) uint64."""
+    def digests(self, rows: Array, first: int) -> Array:
+        """The 128 bits of some documents in two columns from `first` on, (rows, DIGESTS) uint64."""
         if not self.documents:
             return np.empty((0, DIGESTS), np.uint64)
         width = columns(self._plan)
         block = rows // BLOCK * BLOCK
         count = np.minimum(BLOCK, self.documents - block)
         flat = np.memmap(self._folder / KEYS, np.uint64, "r", shape=(self.documents * width,))
-        return np.stack([flat[block * width + number * count + rows - block] for number in range(DIGESTS)], 1)
+        return np.stack([flat[block * width + number * count + rows - block] for number in range(first, first + DIGESTS)], 1)
 
     def low(self, rows: Array) -> Array:
         """Low bytes of the minima of some documents, (rows, permutations) uint8."""
-        if not self.documents:
-            return np.empty((0, self._plan.permutations), np.uint8)
+        if not self.documents or not self._plan.permutations:
+            return np.empty((len(rows), self._plan.permutations), np.uint8)
         mapped = np.memmap(self._folder / LOW, np.uint8, "r", shape=(self.documents, self._plan.permutations))
         return np.asarray(mapped[rows])
