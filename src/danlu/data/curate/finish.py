@@ -89,7 +89,7 @@ class Finish:
     @cached_property
     def _stays(self) -> Array:
         """How many of the documents before each are kept for what they are."""
-        return np.concatenate([[0], *(one.clean for one in self.fate)]).cumsum()
+        return np.concatenate([[False], *(one.clean for one in self.fate)]).cumsum()
 
     def _names(self, documents: Array) -> list[str | None]:
         """File and line in the result of documents, by number, that are the best of their copies; None: it is not kept."""

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from danlu import __version__
+from danlu.data.arrays import Array
 from danlu.data.curate.account import account, fates
 from danlu.data.curate.execute import Workers, each, settled, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, PARAGRAPHS
@@ -303,15 +304,21 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
 
 
 def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, settings: Settings) -> Groups:
-    # Of copies one that failed a rule never stands for one that did not.
-    score = np.concatenate([spool.scores() - FAR_BELOW * (spool.draws() > 0) for spool in spools])
-    length = np.concatenate([spool.lengths() for spool in spools])
+    def best(documents: Array) -> tuple[Array, Array]:
+        found: list[tuple[Array, Array]] = []
+        for spool, rows in zip(spools, np.split(documents, np.searchsorted(documents, sketches.firsts[1:-1])), strict=True):
+            rows = rows - sketches.firsts[len(found)]
+            # Of copies one that failed a rule never stands for one that did not.
+            found.append((spool.scores()[rows] - FAR_BELOW * (spool.draws()[rows] > 0), spool.lengths()[rows]))
+        scores, lengths = zip(*found, strict=True)
+        return np.concatenate(scores), np.concatenate(lengths)
+
     jaccard = None
     if sketches.plan.verify == "exact":
         from danlu.data.curate.texts import Texts
 
         jaccard = Texts(spools, [shard.field for shard in cut], sketches.firsts, sketches.plan).jaccard
-    return find(sketches, score, length, settings.memory, jaccard)
+    return find(sketches, best, settings.memory, jaccard)
 
 
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:

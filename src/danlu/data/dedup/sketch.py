@@ -12,6 +12,8 @@ from danlu.data.dedup.plan import Plan
 
 BLOCK = 1 << 16
 """Documents whose keys are written together, column by column, so that one band is read without the others."""
+AT_ONCE = 1 << 10
+"""Rows that are looked up before the file is let go."""
 KEYS, LOW = "keys.bin", "low.bin"
 DIGESTS = 2
 """Columns before those of the bands: 128 bits by which documents are the same."""
@@ -119,12 +121,25 @@ class ShardSketch:
         width = columns(self._plan)
         block = rows // BLOCK * BLOCK
         count = np.minimum(BLOCK, self.documents - block)
-        flat = np.memmap(self._folder / KEYS, np.uint64, "r", shape=(self.documents * width,))
-        return np.stack([flat[block * width + number * count + rows - block] for number in range(first, first + DIGESTS)], 1)
+        numbers = range(first, first + DIGESTS)
+        return np.stack([_some(self._folder / KEYS, np.uint64, (), block * width + n * count + rows - block) for n in numbers], 1)
 
     def low(self, rows: Array) -> Array:
         """Low bytes of the minima of some documents, (rows, permutations) uint8."""
         if not self.documents or not self._plan.permutations:
             return np.empty((len(rows), self._plan.permutations), np.uint8)
-        mapped = np.memmap(self._folder / LOW, np.uint8, "r", shape=(self.documents, self._plan.permutations))
-        return np.asarray(mapped[rows])
+        return _some(self._folder / LOW, np.uint8, (self._plan.permutations,), rows)
+
+
+def _some(path: Path, kind: type[np.generic], shape: tuple[int, ...], rows: Array) -> Array:
+    """Some of the entries of a file, sorted, each of the shape.
+
+    A page that was touched counts as memory of the process, with some around it, until the file is let go: so it is mapped anew
+    after every few rows.
+    """
+    out = np.empty((len(rows), *shape), kind)
+    for start in range(0, len(rows), AT_ONCE):
+        mapped: Array = np.memmap(path, kind, "r").reshape(-1, *shape)
+        out[start : start + AT_ONCE] = mapped[rows[start : start + AT_ONCE]]
+        del mapped
+    return out
