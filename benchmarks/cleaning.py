@@ -42,7 +42,7 @@ data:
   sources: [{{path: "{place}/raw.jsonl"}}]
   tokenizer: {{path: "{place}/tokenizer"}}
   sequence_length: 256
-  validation_fraction: 0
+  validation_fraction: 0.01
   curate: {curate}
 train:
   steps: {steps}

@@ -96,7 +96,7 @@ def _half_precision_angles() -> AbstractContextManager[Any]:
 
 
 def _no_positions() -> AbstractContextManager[Any]:
-    return patch.object(decoder, "rotate", lambda x, _cos, _sin: x)
+    return patch.object(decoder, "rotate", lambda x, *_: x)
 
 
 def _frozen(part: str) -> Plant:

@@ -22,10 +22,10 @@ from danlu.data.stream import TokenStream
 from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
 from danlu.engines.base import Engine, Sampling
+from danlu.environment import Nodes, place
 from danlu.errors import UserError
 from danlu.files import locked, sha256
 from danlu.launch import ranks
-from danlu.launch.environment import Nodes, place
 from danlu.launch.start import start
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, for_inference, resolve_shape
@@ -88,7 +88,7 @@ def train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, no
 
 
 def _train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, nodes: Nodes | None) -> dict[str, Any]:
-    shape = _shape(recipe, run, prepared)
+    shape = shape_of(recipe, run, prepared)
     if place() is None:
         check_room(recipe, shape, run.path, (nodes or Nodes()).count)
     if recipe.parallel.processes > 1 and place() is None:
@@ -132,7 +132,7 @@ def worker(run: RunFolder, stream: TextIO, watches: bool = False) -> None:
         train(recipe, run, prepared, stream)
 
 
-def _shape(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:
+def shape_of(recipe: Recipe, run: RunFolder, prepared: Prepared) -> ModelShape:
     """The shape that the run's checkpoints have; before the first one, what the recipe says.
 
     It is kept, since the folder that model.hugging_face named may be gone by the time the run is opened again.
@@ -209,7 +209,7 @@ def open_trained(run: RunFolder, report: Report, recipe: Recipe | None = None) -
         raise UserError(
             f"{found.path} was trained on other data, or with another tokenizer, than {run.data} holds; bring that data back"
         )
-    shape = _shape(recipe, run, prepared)
+    shape = shape_of(recipe, run, prepared)
     engine = engines.create(recipe, shape)
     engine.load_weights(found.path)
     return Trained(engine, shape, tokenizers.load(prepared.folder), prepared, recipe, found.step, identity(found))

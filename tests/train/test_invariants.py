@@ -195,7 +195,7 @@ def test_each_question_finds_its_mistake(
     elif what == "probe/far":
         monkeypatch.setattr(decoder.Decoder, "_rotary", rounded)
     else:
-        monkeypatch.setattr(decoder, "rotate", lambda x, _cos, _sin: x)
+        monkeypatch.setattr(decoder, "rotate", lambda x, *_: x)
     found = probe()
     assert found[what] == 0 if what == "probe/unplaced" else found[what] > 1e-2
     moved = {name: found[name] for name in MOVES_NOTHING if name != what and found[name] > 1e-3}

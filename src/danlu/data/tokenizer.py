@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 """Special tokens of a tokenizer that danlu trains: before a document, after it, and filling."""
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 PIECE = 1 << 18
 """Characters that are encoded in one go; longer documents are cut at line ends, which bounds memory and spreads the work."""
 AT_ONCE = 1 << 22
@@ -45,15 +47,26 @@ class Tokenizer:
         """Put before a document; None: nothing is."""
         self.end_id: int = self._id(end, origin)
         """Put after a document."""
+        self.unknown_id: int | None = _unknown(data, vocabulary)
+        """Stands for what the tokenizer does not know; None: it knows all text."""
+        self.byte_ids: list[int] = _byte_ids(data, vocabulary)
+        """Tokens of one byte that is no character by itself."""
         # A tokenizer that puts a mark before each text (SentencePiece does) would put it between two pieces too.
         whole, first, second = (ids.tolist() for ids in self._ids(["x\ny", "x\n", "y"]))
-        self._cuttable = whole == first + second
+        self.cuttable = whole == first + second
+        """Whether the tokens of two texts are those of both together, at a line end between them."""
 
     def _id(self, token: str, origin: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
         if number is None:
             raise UserError(f"{origin}: there is no token {token!r}; data.tokenizer.begin and end must name tokens that it has")
         return number
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Special tokens and their ids; in a text that is encoded they are plain text."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
 
     def _ids(self, texts: Sequence[str]) -> list[Array]:
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -77,11 +90,22 @@ class Tokenizer:
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
+    def encode_markup(self, text: str) -> tuple[Array, Array]:
+        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64."""
+        encoding = self._markup.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _markup(self) -> Any:
+        tokenizer = _from_bytes(self._data, "")
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
     def encode_batch(self, texts: Sequence[str]) -> list[Array]:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
         counts, pieces = [], []
         for text in texts:
-            parts = _pieces(text) if self._cuttable else [text]
+            parts = _pieces(text) if self.cuttable else [text]
             counts.append(len(parts))
             pieces += parts
         many = sum(map(len, pieces)) >= WORTH_CHECKING
@@ -103,6 +127,30 @@ class Tokenizer:
         """The text of token ids; special tokens are spelled out unless skipped."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _unknown(data: bytes, vocabulary: dict[str, int]) -> int | None:
+    """The id of the unknown token that the model names, by its text or, as Unigram does, by its number."""
+    model = json.loads(data)["model"]
+    number = model.get("unk_id")
+    return number if isinstance(number, int) else vocabulary.get(model.get("unk_token") or "")
+
+
+_BYTE = re.compile(r"<0x([89A-F][0-9A-F])>")
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_HIGH = {chr(byte) for byte in _PRINTABLE if byte >= 0x80} | {
+    chr(0x100 + at) for at, byte in enumerate(sorted(set(range(0x100)) - _PRINTABLE)) if byte >= 0x80
+}
+"""Stand for bytes beyond ASCII in a byte-level vocabulary (Radford et al. 2019): printable Latin-1 for itself, the others in
+order from U+0100."""
+
+
+def _byte_ids(data: bytes, vocabulary: dict[str, int]) -> list[int]:
+    """Tokens of one byte beyond ASCII: those of byte fallback, or of a byte-level vocabulary. Other kinds have none."""
+    fallback = [number for token, number in vocabulary.items() if _BYTE.fullmatch(token)]
+    if fallback or b'"ByteLevel"' not in data:
+        return fallback
+    return [vocabulary[token] for token in sorted(_HIGH) if token in vocabulary]
 
 
 def _pieces(text: str) -> list[str]:
@@ -200,8 +248,15 @@ def save(folder: Path, data: bytes, begin: str | None, end: str, settings: dict[
 
 
 def settings_beside(file: Path) -> dict[str, Any]:
-    """The tokenizer_config.json beside a tokenizer.json; empty when there is none."""
-    return _json_beside(file, SETTINGS)
+    """The tokenizer_config.json beside a tokenizer.json, with a chat template that lies in a file of its own; empty without."""
+    found = _json_beside(file, SETTINGS)
+    template = file.with_name(TEMPLATE)
+    if template.is_file():
+        try:
+            found["chat_template"] = template.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{template}: cannot be read: {error}") from None
+    return found
 
 
 def _json_beside(file: Path, name: str) -> dict[str, Any]:

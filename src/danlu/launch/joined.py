@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from danlu import engines, live_page, stages
+from danlu.environment import Place, check
 from danlu.errors import DanluError
-from danlu.launch.environment import Place, check
 from danlu.launch.start import clear
 from danlu.plural import many
 from danlu.recipe import Recipe
@@ -20,7 +20,7 @@ def train(
 ) -> None:
     """Train the run below ``path``, which the first rank makes with ``create``. DanluError: the first rank's, on all of them."""
     check(recipe, rank)
-    meeting = engines.meet(rank.rank, rank.processes)
+    meeting = engines.meet(recipe, rank.rank, rank.processes)
     if rank.rank:
         word = meeting.listen()
         if "error" in word:

@@ -67,6 +67,17 @@ class TokenizerSection(Section):
         return self.train or (None if self.path else TrainTokenizer())
 
 
+class ChatSection(Section):
+    """How conversations become samples, where train.objective is sft."""
+
+    template: str | None = Field(
+        None, description="A file of Jinja, or `chatml`; null: the chat template that the tokenizer's folder has."
+    )
+    supervise: Literal["assistant", "all"] = Field(
+        "assistant", description="What is learned: the assistant's answers with what ends a turn, or every token."
+    )
+
+
 class DataSection(Section):
     """From raw text to batches."""
 
@@ -78,6 +89,7 @@ class DataSection(Section):
         description="Where curation runs: in processes of this machine, or as tasks of a Ray cluster; the result is the same.",
         json_schema_extra=RESUMABLE,
     )
+    chat: ChatSection = Field(ChatSection(), description="Of conversations (train.objective: sft).")
     memory: str = Field(
         "4GiB",
         pattern=r"^[1-9][0-9]* ?(MiB|GiB)$",

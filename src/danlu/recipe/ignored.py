@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from danlu.model.shape import RopeScaling
-from danlu.recipe.curate_sections import CurateSection
+from danlu.recipe.curate_sections import CurateSection, DedupSection
 from danlu.recipe.section import Section
 from danlu.recipe.sections import Recipe
 
@@ -31,6 +31,8 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     if (scaling := recipe.model.rope_scaling) is not None:
         unread = [name for name, kinds in _ROPE.items() if scaling.kind not in kinds]
         found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
+    if train.objective != "sft":
+        found += _changed("data.chat", data.chat, ["template", "supervise"], f"train.objective is {train.objective}")
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if (curate := data.curate) is not None:
@@ -66,7 +68,17 @@ def _curation(curate: CurateSection) -> list[str]:
             section = getattr(curate.quality, family)
             if section is not None:
                 found += _changed(f"data.curate.quality.{family}", section, [name], why)
+    if curate.dedup is not None:
+        found += beside_equal(curate.dedup)
     return found
+
+
+def beside_equal(dedup: DedupSection) -> list[str]:
+    """Settings of MinHash where documents of the same words are looked for, which needs none."""
+    if dedup.threshold < 1:
+        return []
+    names = ["permutations", "rows", "shingle", "verify"]
+    return _changed("data.curate.dedup", dedup, names, "data.curate.dedup.threshold is 1, which takes no MinHash")
 
 
 def _changed(above: str, section: Section | RopeScaling, names: list[str], why: str) -> list[str]:

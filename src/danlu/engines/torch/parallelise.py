@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from danlu.engines.torch import pipeline, recompute, shard, tensor_parallel
+from danlu.engines.torch import lora, pipeline, recompute, shard, tensor_parallel
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.layout import Layout
@@ -26,11 +26,15 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     parallel = recipe.parallel
     with torch.device("meta"):
         whole = CausalLM(shape)
+    if recipe.train.lora is not None:
+        lora.check(whole, recipe.train.lora)
     stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
             tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
             stage.tie()
+        if recipe.train.lora is not None:
+            lora.apply(stage, recipe.train.lora)
         if recipe.train.dropout:
             part = layout.tensor_rank if parallel.sequence_parallel else 0
             stage.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed, part))

@@ -1,0 +1,93 @@
+"""Verbs that put a model to use for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from danlu.cli.common import JSON, note, print_json
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need --api-key.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any that is free.")
+@click.option("--name", help="What clients call the model. Default: the folder's name.")
+@click.option("--api-key", envvar="DANLU_API_KEY", help="Clients must send it. Also from DANLU_API_KEY.")
+@click.option("--cache-tokens", type=click.IntRange(64), default=32768, show_default=True, help="Room of the key/value cache.")
+@click.option("--running", type=click.IntRange(1), default=64, show_default=True, help="Answers made at the same time, at most.")
+@click.option("--waiting", type=click.IntRange(1), default=256, show_default=True, help="Answers that may wait; more get a 429.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, or cuda.")
+def serve(
+    path: Path,
+    host: str,
+    port: int,
+    name: str | None,
+    api_key: str | None,
+    cache_tokens: int,
+    running: int,
+    waiting: int,
+    timeout: float,
+    device: str,
+) -> None:
+    """Answer requests over HTTP, as OpenAI's clients send them.
+
+    The model is a run's newest checkpoint or a folder in the Hugging Face layout. Beside /v1/chat/completions and
+    /v1/completions there are a page to try it at /, /health and /metrics. Ctrl-C, or SIGTERM, lets running answers end.
+
+    \b
+    Examples:
+      danlu serve runs/quickstart
+      danlu serve my-model --port 0 --api-key secret
+    """
+    from danlu import serving
+    from danlu.serve.http.serve import Settings
+    from danlu.serve.http.serve import serve as serve_http
+    from danlu.serve.load import load
+
+    opened = serving.open_model(path, note, name)
+    settings = Settings(host, port, api_key, running, waiting, timeout)
+    serve_http(
+        opened.model,
+        lambda: load(opened.shape, opened.weights, opened.quantized, cache_tokens, device),
+        settings,
+        lambda address: click.echo(f"serve: {address}"),
+    )
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="Target folder.")
+@click.option("--weights-only", is_flag=True, help="Say in the file that activations are not to be rounded to 8 bits.")
+@click.option("--file", type=click.Path(path_type=Path), help="Text to measure perplexity on. Default: a run's held-out text.")
+@click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
+@click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, at most.")
+@click.option("--replace", is_flag=True, help="Overwrite a folder made before.")
+@JSON
+def quantize(
+    path: Path, to: Path, weights_only: bool, file: Path | None, text: str, tokens: int, replace: bool, as_json: bool
+) -> None:
+    """Write the model with 8-bit weights, and print what that costs.
+
+    A quarter of the bytes of float32. With it go perplexity before and after on the text, and the matrices that lose most.
+
+    \b
+    Examples:
+      danlu quantize runs/quickstart --to small
+      danlu quantize my-model --to small --file README.md --json
+    """
+    from danlu import quantizing
+
+    result = quantizing.quantize(path, to, weights_only, file, text, tokens, replace, note)
+    if as_json:
+        print_json(result)
+        return
+    click.echo(f"wrote {to}: {result['bytes']:,} bytes, {result['size_ratio']:.1%} of float32")
+    if result["perplexity_before"] is not None:
+        click.echo(
+            f"perplexity {result['perplexity_before']:.3f} before, {result['perplexity_after']:.3f} after "
+            f"({result['perplexity_increase']:+.2%}), on {result['tokens']:,} tokens, computed by {result['executor']}"
+        )
+    click.echo("most is lost in: " + ", ".join(f"{name} {error:.2%}" for name, error in result["worst"].items()))
