@@ -98,8 +98,12 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
     code, out, _ = danlu()
     listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
     assert code == 0
-    assert listed[:10] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "import", "serve", "data"]
-    assert listed[10:] == [
+    assert listed[:8] == ["run", "prepare", "train", "launch", "evaluate", "generate", "chat", "export"]
+    assert listed[8:] == [
+        "import",
+        "quantize",
+        "serve",
+        "data",
         "watch",
         "report",
         "metrics",
@@ -370,7 +374,7 @@ def test_what_serving_needs_is_enough_to_generate(run_copy: RunFolder, danlu: Ca
         name: {re.split(r"[>=]", requirement)[0] for requirement in listed}
         for name, listed in project["optional-dependencies"].items()
     }
-    assert extras["serve"] == {"tokenizers", "starlette", "uvicorn", "jinja2"}
+    assert extras["serve"] == {"tokenizers", "starlette", "uvicorn", "jinja2", "numba"}
     absent = (extras["data"] | extras["dev"]) - extras["serve"] - extras["torch"]
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from danlu.data import tokenizer as tokenizers
@@ -27,7 +29,22 @@ def check(folder: Path, replace: bool) -> None:
 
 
 def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
-    """Write config.json, generation_config.json, safetensors and the tokenizer aside, then rename.
+    """Write config.json, generation_config.json, safetensors and the tokenizer; errors as in ``written``."""
+    tokenizer = trained.tokenizer
+    ends = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id}
+    with written(folder, replace) as partial:
+        config = to_hugging_face(trained.shape, **ends, dtype=TORCH_NAMES[dtype])
+        write_json(partial / "config.json", config)
+        write_json(partial / "generation_config.json", {key: value for key, value in ends.items() if value is not None})
+        trained.engine.export_weights(partial, dtype)
+        for name in (tokenizers.FILE, tokenizers.SETTINGS):
+            shutil.copyfile(trained.prepared.folder / name, partial / name)
+    return folder
+
+
+@contextmanager
+def written(folder: Path, replace: bool) -> Iterator[Path]:
+    """A new folder to write a model into, aside; it is renamed when the body is done.
 
     UserError: see ``check``, or nothing can be written there. DanluError: the writing fails in the middle (a full disk);
     nothing is left half written, and an export that was to be replaced is still there.
@@ -41,16 +58,9 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {why(error)}; give another folder with --to") from None
     partial, previous = aside / "new", aside / "previous"  # inside it, as mkdtemp's own permissions are for one user only
-    tokenizer = trained.tokenizer
-    ends = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id}
     try:
         partial.mkdir()
-        config = to_hugging_face(trained.shape, **ends, dtype=TORCH_NAMES[dtype])
-        write_json(partial / "config.json", config)
-        write_json(partial / "generation_config.json", {key: value for key, value in ends.items() if value is not None})
-        trained.engine.export_weights(partial, dtype)
-        for name in (tokenizers.FILE, tokenizers.SETTINGS):
-            shutil.copyfile(trained.prepared.folder / name, partial / name)
+        yield partial
         for file in partial.iterdir():
             sync(file)
         if place.exists():
@@ -62,4 +72,3 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
         if previous.exists() and not place.exists():
             os.replace(previous, place)
         shutil.rmtree(aside, ignore_errors=True)
-    return folder

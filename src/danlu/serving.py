@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danlu import stages
+from danlu.compress.stored import without_section
 from danlu.data import tokenizer as tokenizers
 from danlu.data.prepared import Prepared
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
-from danlu.model.families import from_hugging_face
+from danlu.model.families import from_hugging_face, to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.run_folder import RECIPE, RunFolder
 from danlu.serve.chat import ChatTemplate
@@ -28,6 +29,10 @@ class Opened(NamedTuple):
     shape: ModelShape
     weights: Path
     """A folder of safetensors files."""
+    config: dict[str, Any]
+    """The config.json of the model without its quantization."""
+    quantized: bool
+    """The weights are 8-bit, as `danlu quantize` writes them."""
 
 
 def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
@@ -40,14 +45,18 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
         found = stages.newest(run, report)
         prepared = Prepared.open(run.data)
         shape = stages.shape_of(run.load_recipe(), run, prepared)
-        return Opened(_model(name or path.resolve().name, tokenizers.load(prepared.folder), {}, None), shape, found.path)
+        tokenizer = tokenizers.load(prepared.folder)
+        made = to_hugging_face(shape, bos_token_id=tokenizer.begin_id, eos_token_id=tokenizer.end_id)
+        return Opened(_model(name or path.resolve().name, tokenizer, made, None), shape, found.path, made, False)
     if not path.is_dir():
         raise UserError(f"{path}: there is no such folder; give a run or a folder in the Hugging Face layout")
     if (config := _json(path / "config.json")) is None:
         raise UserError(f"{path}: neither a run (no {RECIPE}) nor in the Hugging Face layout (no config.json)")
     generation = _json(path / "generation_config.json") or {}
     tokenizer = tokenizers.load(path)
-    return Opened(_model(name or path.resolve().name, tokenizer, {**config, **generation}, path), from_hugging_face(config), path)
+    plain, quantized = without_section(config)
+    model = _model(name or path.resolve().name, tokenizer, {**plain, **generation}, path)
+    return Opened(model, from_hugging_face(plain), path, plain, quantized)
 
 
 def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path | None) -> Model:

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sequences import finish, sequence, tokens_of
 from transformers import AutoModelForCausalLM
 
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.model.families import to_hugging_face
 from danlu.serve.engine import Engine
-from danlu.serve.sampling import Sampling
-from danlu.serve.sequence import Output, Sequence
-from danlu.serve.text import TextStream
 from danlu.serve.torch_executor import TorchExecutor
 
 ExecutorOf = Callable[..., TorchExecutor]
@@ -29,28 +27,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 20, "full_attention_layers": 1},
     "qwen3": {"family": "qwen3", "qk_norm": True, "head_size": 32},
 }
-
-
-def sequence(tokenizer: Tokenizer, prompt: list[int], **settings: Any) -> Sequence:
-    sampling = Sampling(**{"temperature": 0.0, "max_tokens": 20, "ignore_end": True, **settings})
-    text = TextStream(tokenizer, prompt, sampling.stop)
-    return Sequence(list(prompt), len(prompt), sampling, frozenset({tokenizer.end_id}), text)
-
-
-def finish(engine: Engine, *sequences: Sequence) -> list[list[Output]]:
-    """Run all to their ends together; what each has made."""
-    made: dict[Sequence, list[Output]] = {each: [] for each in sequences}
-    for each in sequences:
-        engine.add(each)
-    while engine.busy:
-        for each, output in engine.step():
-            made[each].append(output)
-    assert engine.cache.held == 0
-    return list(made.values())
-
-
-def tokens_of(outputs: list[Output]) -> list[int]:
-    return [output.token for output in outputs if output.token is not None]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -81,6 +57,7 @@ def test_200_interleavings_change_no_bit(executor_of: ExecutorOf, tokenizer: Tok
     requests = []
     for number in range(8):
         prompt = common[: draws.choice([0, 13, 32, 45])] + [draws.randrange(256) for _ in range(draws.randint(1, 40))]
+        prompt += prompt[-12:-6]  # something that looks as if it were repeated
         temperature = draws.choice([0.0, 1.0])
         requests.append((prompt, {"max_tokens": draws.randint(1, 14), "temperature": temperature, "seed": number, "logprobs": 2}))
     executor = executor_of(blocks=64)
@@ -88,7 +65,8 @@ def test_200_interleavings_change_no_bit(executor_of: ExecutorOf, tokenizer: Tok
     seen = {"preemptions": 0, "cached_tokens": 0}
     for _ in range(25):
         executor.blocks = draws.choice([7, 9, 12, 64])
-        engine = Engine(executor, step_tokens=draws.choice([1, 5, 16, 40, 256]), running=draws.choice([1, 3, 8]))
+        guesses = draws.choice([0, 1, 7])
+        engine = Engine(executor, draws.choice([1, 5, 16, 40, 256]), draws.choice([1, 3, 8]), guesses)
         chosen = [number for number in range(8) if len(requests[number][0]) + 14 <= executor.blocks * 16]
         for at in range(0, 8, 4):  # the second lot finds the cache as the first has left it
             lot = draws.choices(chosen, k=4)
@@ -135,3 +113,22 @@ def test_it_ends_where_the_context_is_full(executor_of: ExecutorOf, tokenizer: T
     (made,) = finish(Engine(executor_of()), sequence(tokenizer, [1] * 250, max_tokens=100))
     assert len(tokens_of(made)) == 6
     assert made[-1].reason == "length"
+
+
+def test_right_guesses_save_steps_and_change_nothing(executor_of: ExecutorOf, tokenizer: Tokenizer) -> None:
+    """A window of one token makes the next one depend on the last alone, so that greedy text soon repeats itself."""
+    executor = executor_of(family="mistral", sliding_window=1)
+    made, steps = [], []
+    for guesses in (0, 4):
+        engine = Engine(executor, guesses=guesses)
+        each = sequence(tokenizer, [5, 6], max_tokens=120, logprobs=1)
+        engine.add(each)
+        outputs, count = [], 0
+        while engine.busy:
+            outputs += [output for _, output in engine.step()]
+            count += 1
+        made.append(outputs)
+        steps.append(count)
+        assert bool(engine.counts["guessed_tokens"]) == bool(guesses) and engine.cache.held == 0
+    assert made[0] == made[1] and steps[0] == 120
+    assert steps[1] < 80

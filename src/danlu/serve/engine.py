@@ -10,6 +10,7 @@ from collections import Counter, deque
 from danlu.errors import UserError
 from danlu.serve.blocks import BlockCache
 from danlu.serve.executor import BLOCK, Executor, Logits, Piece
+from danlu.serve.lookup import guess
 from danlu.serve.sampling import draw, log_probabilities
 from danlu.serve.sequence import Output, Reason, Sequence
 
@@ -17,14 +18,20 @@ STEP_TOKENS = 256
 """Tokens of a step: long prompts are computed in parts, between which others decode."""
 RUNNING = 64
 """Sequences that are computed at the same time."""
+GUESSES = 4
+"""Tokens that are guessed ahead of one that is decoded, and computed with it; guesses that are wrong cost their computation."""
+FEW = 4
+"""Sequences up to which weights are read for so few rows that some more are almost free."""
 
 
 class Engine:
     """Sequences over one executor. Results do not depend on what else runs, on the cache, or on preemption."""
 
-    def __init__(self, executor: Executor, step_tokens: int = STEP_TOKENS, running: int = RUNNING) -> None:
+    def __init__(
+        self, executor: Executor, step_tokens: int = STEP_TOKENS, running: int = RUNNING, guesses: int = GUESSES
+    ) -> None:
         self.executor, self.cache = executor, BlockCache(executor.blocks)
-        self.step_tokens, self.most_running = step_tokens, running
+        self.step_tokens, self.most_running, self.guesses = step_tokens, running, guesses
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         """In the order of their arrival."""
@@ -67,25 +74,48 @@ class Engine:
     def step(self) -> list[tuple[Sequence, Output]]:
         """Compute one step; what came of it, sequence by sequence."""
         plan = self._plan()
-        pieces = []
+        if not plan:
+            return []
+        pieces, drafts = [], []
         for sequence, count in plan.items():
             end = sequence.computed + count
-            whole = int(end == len(sequence.tokens))
-            pieces.append(Piece(sequence.tokens[sequence.computed : end], sequence.computed, sequence.table, whole))
-        if not pieces:
-            return []
+            whole = end == len(sequence.tokens)
+            draft = self._draft(sequence, plan) if whole and count == 1 else []
+            tokens = sequence.tokens[sequence.computed : end] + draft
+            pieces.append(Piece(tokens, sequence.computed, sequence.table, len(draft) + 1 if whole else 0))
+            drafts.append(draft)
         logits = iter(self.executor.run(pieces))
         outputs = []
-        for sequence, count in plan.items():
+        for (sequence, count), piece, draft in zip(plan.items(), pieces, drafts, strict=True):
+            rows = [next(logits) for _ in range(piece.logits)]
             sequence.computed += count
+            self.counts["computed_tokens"] += len(piece.tokens)
+            made = self._advance_all(sequence, rows, draft) if rows else []
+            # Behind what was right, the cache holds wrong guesses: they are written over before anything reads them.
             self.cache.keep(sequence.tokens[: sequence.computed], sequence.table)
-            self.counts["computed_tokens"] += count
-            if not sequence.due:
-                output = self._advance(sequence, next(logits))
-                outputs.append((sequence, output))
-                if output.reason:
-                    self._leave(sequence)
+            outputs += [(sequence, output) for output in made]
+            if made and made[-1].reason:
+                self._leave(sequence)
         return outputs
+
+    def _draft(self, sequence: Sequence, plan: dict[Sequence, int]) -> list[int]:
+        """Guesses of what comes after the next token, as far as there is room for them without taking any from others."""
+        if len(plan) > FEW:
+            return []
+        left = min(sequence.prompt + sequence.sampling.max_tokens, self.limit) - len(sequence.tokens) - 1
+        room = len(sequence.table) * BLOCK - len(sequence.tokens)
+        return guess(sequence.tokens, min(self.guesses, left, room))
+
+    def _advance_all(self, sequence: Sequence, rows: list[Logits], draft: list[int]) -> list[Output]:
+        """Draw the next token, and those after it for as long as the guesses were what would have been drawn."""
+        made = [self._advance(sequence, rows[0])]
+        for logits_v, guessed in zip(rows[1:], draft, strict=True):
+            if made[-1].reason or made[-1].token != guessed:
+                break
+            sequence.computed += 1
+            self.counts["guessed_tokens"] += 1
+            made.append(self._advance(sequence, logits_v))
+        return made
 
     def _advance(self, sequence: Sequence, logits_v: Logits) -> Output:
         """Draw the next token of a sequence and say what it adds."""

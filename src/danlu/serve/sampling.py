@@ -39,6 +39,9 @@ class Sampling:
 
 def draw(logits_v: Logits, sampling: Sampling, tokens: Sequence[int], prompt: int) -> int:
     """The next token of a sequence of which ``prompt`` tokens were given. The draw is of (seed, number of tokens) alone."""
+    penalised = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
+    if sampling.temperature == 0 and not penalised:
+        return int(logits_v.argmax())
     scores_v = _penalised(logits_v.astype(np.float64), sampling, tokens, prompt)
     if sampling.temperature == 0:
         return int(scores_v.argmax())

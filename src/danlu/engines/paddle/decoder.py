@@ -127,7 +127,7 @@ class Decoder(nn.Layer):
         self.embed_tokens: Any = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
         # By number, so that a stage's parameters keep their names.
         self.layers = nn.LayerDict({str(layer): Block(shape, layer) for layer in layers})
-        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
+        self.norm: Any = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
         inverse, self.attention_factor = frequencies(shape)
         self.frequencies = paddle.to_tensor(inverse, dtype="float32")
         self.window = shape.sliding_window
@@ -212,7 +212,7 @@ class CausalLM(nn.Layer):
         if self.model.norm is None:
             return hidden_btd
         tied = self.tied
-        weight = self.model.embed_tokens.weight if tied else self.lm_head.weight
+        weight = (self.model.embed_tokens if tied else self.lm_head).weight
         if targets_bt is None:
             logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
             return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)

@@ -206,10 +206,12 @@ class Optimizer:
 
     def vitals(self) -> dict[str, float]:
         """See ``danlu.engines.base.Vitals``."""
-        pairs = list(zip(self.adamw, self.groups, strict=True))
-        vectors = [group for _, group in pairs if group["params"][0].ndim < 2]
-        adamw, matrix = next((pair for pair in pairs if pair[1]["params"][0].ndim >= 2), pairs[0])
-        left_out = [each for each in self.parameters.values() if each.name not in self.of or each.stop_gradient]
+        groups = self.groups
+        held = {parameter.name for group in groups for parameter in group["params"]}
+        vectors = [group for group in groups if group["params"][0].ndim < 2]
+        matrix = next((group for group in groups if group["params"][0].ndim >= 2), groups[0])
+        adamw = next(each for each, group in zip(self.adamw, groups, strict=True) if group is matrix)
+        left_out = [each for each in self.parameters.values() if each.name not in held or each.stop_gradient]
         return {
             "learning_rate": adamw.get_lr() / matrix["learning_rate"],
             "beta1": float(adamw._beta1),
@@ -218,7 +220,7 @@ class Optimizer:
             "weight_decay": matrix["weight_decay"] * matrix["learning_rate"],
             "decayed_vectors": sum(len(group["params"]) for group in vectors if group["weight_decay"]),
             "left_out": len(left_out),
-            "kept_gradients": sum(each.grad is not None for each in self.parameters.values()),
+            "kept_gradients": len(self._gradients(self.parameters)),
             "updates": float(self.steps),
         }
 

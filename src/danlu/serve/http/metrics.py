@@ -12,6 +12,7 @@ COUNTERS = {
     "prompt_tokens": "Tokens of the prompts",
     "cached_tokens": "Tokens of the prompts that were in the cache",
     "generated_tokens": "Tokens that were drawn",
+    "guessed_tokens": "Tokens of those that were guessed from the text before, and so needed no step of their own",
     "computed_tokens": "Tokens that went through the model",
     "preemptions": "Sequences that gave their blocks to older ones and were computed anew",
 }

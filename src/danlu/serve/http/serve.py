@@ -5,14 +5,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from danlu.errors import UserError
 from danlu.files import why
-from danlu.model.shape import ModelShape
 from danlu.serve.engine import Engine
-from danlu.serve.executor import BLOCK, Executor
+from danlu.serve.executor import Executor
 from danlu.serve.model import Model
 from danlu.serve.worker import Worker
 
@@ -25,26 +23,13 @@ class Settings(NamedTuple):
     host: str
     port: int
     api_key: str | None
-    cache_tokens: int
     running: int
     waiting: int
     timeout: float
-    device: str
 
 
-class Opened(Protocol):
-    """A model and where its weights are."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def shape(self) -> ModelShape: ...
-    @property
-    def weights(self) -> Path: ...
-
-
-def serve(opened: Opened, settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then let running answers end; ``say`` is told the address.
+def serve(model: Model, load: Callable[[], Executor], settings: Settings, say: Callable[[str], None]) -> None:
+    """Load and serve until SIGINT or SIGTERM, then let running answers end; ``say`` is told the address.
 
     UserError: the address cannot be used, is open to others without a key, or the packages are not installed.
     """
@@ -57,29 +42,14 @@ def serve(opened: Opened, settings: Settings, say: Callable[[str], None]) -> Non
     if settings.api_key is None and not _loopback(settings.host):
         raise UserError(f"--host {settings.host}: others could use the model; give a key with --api-key, or listen on 127.0.0.1")
     with _bound(settings.host, settings.port) as listening:
-        engine = Engine(load(opened, settings.cache_tokens, settings.device), running=settings.running)
+        engine = Engine(load(), running=settings.running)
         worker = Worker(engine, settings.waiting)
-        app = application(opened.model, worker, Limits(settings.api_key, seconds=settings.timeout))
+        app = application(model, worker, Limits(settings.api_key, seconds=settings.timeout))
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, timeout_graceful_shutdown=DRAIN_SECONDS, server_header=False
         )
         say(f"http://{settings.host}:{listening.getsockname()[1]}/")
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def load(opened: Opened, cache_tokens: int, device: str) -> Executor:
-    """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device."""
-    import torch
-
-    from danlu.serve.torch_executor import TorchExecutor
-    from danlu.serve.weights import load_weights
-
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"--device {device}: cannot be used here: {str(error).splitlines()[0]}") from None
-    weights = load_weights(opened.shape, opened.weights, device)
-    return TorchExecutor(opened.shape, weights, -(-cache_tokens // BLOCK))
 
 
 def _loopback(host: str) -> bool:

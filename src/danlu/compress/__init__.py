@@ -1,0 +1,1 @@
+"""Smaller models: 8-bit weights, what they cost in quality, and the files that hold them."""

@@ -1,0 +1,44 @@
+"""Weights on disk to the executor that computes them best here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from danlu.errors import UserError
+from danlu.model.shape import ModelShape
+from danlu.serve.executor import BLOCK, Executor
+
+
+def load(shape: ModelShape, weights: Path, quantized: bool, cache_tokens: int, device: str) -> Executor:
+    """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device.
+
+    8-bit weights are computed as such on a CPU that can, and as the float32 numbers that they stand for elsewhere.
+    """
+    import torch
+
+    from danlu.compress import stored
+    from danlu.serve.torch_executor import TorchExecutor
+    from danlu.serve.weights import load_weights
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"--device {device}: cannot be used here: {str(error).splitlines()[0]}") from None
+    blocks = -(-cache_tokens // BLOCK)
+    if not quantized:
+        return TorchExecutor(shape, load_weights(shape, weights, device), blocks)
+    arrays = stored.read(shape, weights)
+    if device == "cpu" and _has_instructions():
+        from danlu.serve.int8.executor import Int8Executor
+
+        return Int8Executor(shape, arrays, blocks)
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in stored.restored(arrays).items()}
+    return TorchExecutor(shape, tensors, blocks)
+
+
+def _has_instructions() -> bool:
+    try:
+        from danlu.serve.int8.executor import supported
+    except ImportError:  # numba is not installed
+        return False
+    return supported()

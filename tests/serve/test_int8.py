@@ -1,0 +1,99 @@
+"""The 8-bit executor against float arithmetic, and against itself in other company."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sequences import finish, sequence
+
+from danlu.compress.int8 import quantize
+from danlu.compress.stored import restored
+from danlu.data.tokenizer import Tokenizer
+from danlu.serve.engine import Engine
+from danlu.serve.executor import Piece
+from danlu.serve.int8 import product as kernels
+from danlu.serve.int8.executor import Int8Executor, supported
+from danlu.serve.sequence import Output
+from danlu.serve.torch_executor import TorchExecutor
+
+ExecutorOf = Callable[..., TorchExecutor]
+pytestmark = pytest.mark.skipif(not supported(), reason="this processor has no AVX-512 VNNI")
+SHAPES: dict[str, dict[str, Any]] = {
+    "tied, odd sizes": {
+        "tied_embeddings": True,
+        "hidden_size": 80,
+        "ffn_size": 100,
+        "heads": 5,
+        "kv_heads": 1,
+        "vocab_size": 301,
+    },
+    "window": {"family": "mistral", "sliding_window": 7},
+    "biases": {"family": "qwen2", "qkv_bias": True},
+    "normalised heads": {"family": "qwen3", "qk_norm": True, "head_size": 32},
+}
+
+
+def int8_of(executor: TorchExecutor, blocks: int = 64) -> Int8Executor:
+    made = quantize({name: tensor.numpy() for name, tensor in executor.weights.items()})
+    return Int8Executor(executor.shape, made.arrays, blocks)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+@pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (33, 100), (160, 192)])
+def test_the_product_is_exact(rows: int, outputs: int, inputs: int) -> None:
+    """Of the quantized numbers, against 64-bit floats; extremes included."""
+    random_state = np.random.default_rng(rows)
+    weight = random_state.integers(-127, 128, (outputs, inputs)).astype(np.int8)
+    weight[0] = 127
+    x = random_state.normal(size=(rows, inputs)).astype(np.float32)
+    x[0] = -5
+    groups, padded = -(-inputs // kernels.GROUP), -(-outputs // 32) * 32
+    q, scales = np.zeros((rows, groups * kernels.GROUP), np.int8), np.empty((rows, groups), np.float32)
+    sums, out = np.empty((rows, groups), np.int32), np.empty((rows, padded), np.float32)
+    weight_scales = np.zeros(padded, np.float32)
+    weight_scales[:outputs] = random_state.random(outputs)
+    kernels.quantize(x, q, scales, sums)
+    kernels.product(q, scales, sums, kernels.pack(weight), weight_scales, out)
+    near = (q.astype(np.float64) * np.repeat(scales, kernels.GROUP, axis=1))[:, :inputs]
+    assert np.abs(near - x).max() <= scales.max() / 2 * 1.001
+    np.testing.assert_allclose(out[:, :outputs], near @ weight.T * weight_scales[:outputs], rtol=1e-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_near_those_of_the_same_weights_in_float(name: str, executor_of: ExecutorOf) -> None:
+    plain = executor_of(**SHAPES[name])
+    executor = int8_of(plain)
+    arrays = quantize({key: tensor.numpy() for key, tensor in plain.weights.items()}).arrays
+    same = TorchExecutor(plain.shape, {key: torch.tensor(array) for key, array in restored(arrays).items()}, 64)
+    tokens = [number * 37 % 296 for number in range(40)]
+    pieces = [Piece(tokens, 0, [5, 2, 9], 40)]
+    ours, theirs = executor.run(pieces), same.run(pieces)
+    assert ours.shape == theirs.shape
+    error = np.sqrt(((ours - theirs) ** 2).mean() / (theirs**2).mean())
+    assert error < 0.06  # 8 bits of activations; a wrong head, window or rotation is off by 0.5 and more
+
+
+def test_no_bit_depends_on_the_company(executor_of: ExecutorOf, tokenizer: Tokenizer) -> None:
+    """As for float32: alone, or in other batches, cuttings and shortages, with the cache warm or cold."""
+    draws = random.Random(3)
+    executor = int8_of(executor_of(heads=4, hidden_size=128))
+    common = [draws.randrange(256) for _ in range(40)]
+    prompts = [
+        common[: draws.choice([0, 21, 40])] + [draws.randrange(256) for _ in range(draws.randint(1, 30))] for _ in range(6)
+    ]
+
+    def made(engine: Engine, numbers: list[int]) -> list[list[Output]]:
+        return finish(engine, *(sequence(tokenizer, prompts[number], max_tokens=12, logprobs=1) for number in numbers))
+
+    alone = [made(Engine(executor), [number])[0] for number in range(6)]
+    for _ in range(12):
+        executor.blocks = draws.choice([6, 8, 64])
+        engine = Engine(executor, step_tokens=draws.choice([1, 5, 40, 256]), running=draws.choice([1, 3, 8]))
+        for _ in range(2):
+            lot = draws.choices(range(6), k=4)
+            assert made(engine, lot) == [alone[number] for number in lot]
