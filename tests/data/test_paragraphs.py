@@ -20,6 +20,8 @@ from danlu.data.read import Document
 from danlu.data.sources import resolve
 from danlu.recipe.data_sections import Source
 
+from .conftest import write_jsonl
+
 PLAN = Plan(0.8, 112, rows_for(0.8, 112), 5, "estimate")
 LEAST, MOST = 8, 3
 HAN = "\u4e00-\u9fff"
@@ -256,7 +258,13 @@ def test_no_empty_lines_are_left_doubled(text: str, gone: set[int], left: str) -
 
 
 def test_without_repeats_nothing_changes(tmp_path: Path) -> None:
-    sources = write([english(random.Random(n), 30) + "\n\nthe end" for n in range(20)] + ["好\n好\n好"], tmp_path / "in")
+    """What one document says again and again is no repeat, and neither is what as many say as may."""
+    texts = [english(random.Random(n), 30) + "\n\nthe end" for n in range(20)] + ["好\n好\n好"]
+    refrain, allowed = "\n\n".join([english(random.Random(20), 20)] * (MOST + 2)), chinese(random.Random(21), 40)
+    texts += [english(random.Random(22), 400) + "\n\n" + refrain]
+    texts += [chinese(random.Random(30 + n), 400) + "\n" + allowed for n in range(MOST)]
+    write_jsonl(tmp_path / "in.jsonl", texts)
+    sources = [Source(path=str(tmp_path / "in.jsonl"))]
     with_it = run(sources, tmp_path / "with", stages=(), noise_ratio=0.0)
     without_it = run(sources, tmp_path / "without", stages=(), noise_ratio=0.0, paragraphs=None)
     assert [*map(str, rows(with_it, "kept"))] == [*map(str, rows(without_it, "kept"))]

@@ -55,4 +55,4 @@ def test_a_symbol_that_paddle_has_moved_ends_the_rehearsal() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 1
-    assert "DanluError: paddle 3.3.1 has no paddle.base.libpaddle.pir.ops.c_identity, which the rehearsal on CPUs stands in for" in ended.stderr
+    assert "has no paddle.base.libpaddle.pir.ops.c_identity, which the rehearsal on CPUs stands in for" in ended.stderr
