@@ -107,8 +107,8 @@ def _ascends() -> AbstractContextManager[Any]:
 
 def _scheduled(change: Callable[[int], int]) -> Plant:
     """The schedule is asked for another step."""
-    honest = loop.learning_rate
-    return lambda: patch.object(loop, "learning_rate", lambda step, **named: honest(change(step), **named))
+    honest = loop.rate_at
+    return lambda: patch.object(loop, "rate_at", lambda recipe, step: honest(recipe, change(step)))
 
 
 def _deaf() -> AbstractContextManager[Any]:

@@ -16,8 +16,8 @@ from danlu import engines
 from danlu import recipe as recipes
 from danlu.data.batches import TrainingBatches
 from danlu.data.prepared import Prepared
-from danlu.recipe import Recipe, resolve_shape
-from danlu.train.schedule import learning_rate
+from danlu.recipe import resolve_shape
+from danlu.train.schedule import rate_at
 
 RESULTS, STATE, TRACE = "results.json", "state.json", "trace-{}.npz"
 
@@ -72,11 +72,11 @@ def work(job: Job) -> None:
     results = []
     for step, batch in zip(range(job.begin, job.end), engine.loader(batches, range(job.begin, job.end), 0), strict=True):
         if job.trace and step == job.end - 1:
-            result, trace = engine.traced_step(batch, rate(recipe, step))
+            result, trace = engine.traced_step(batch, rate_at(recipe, step))
             for part, arrays in trace._asdict().items():
                 np.savez(Path(job.folder) / TRACE.format(part), **arrays)
         else:
-            result = engine.train_step(batch, rate(recipe, step))
+            result = engine.train_step(batch, rate_at(recipe, step))
         results.append((result.loss, result.gradient_norm))
         if step + 1 in (job.middle, job.end):
             job.kept(step + 1).mkdir()
@@ -84,19 +84,6 @@ def work(job: Job) -> None:
             snapshot.write(job.kept(step + 1))
             (job.kept(step + 1) / STATE).write_text(json.dumps(snapshot.state), "utf-8")
     (Path(job.folder) / RESULTS).write_text(json.dumps(results), "utf-8")
-
-
-def rate(recipe: Recipe, step: int) -> float:
-    """The recipe's learning rate of a step."""
-    schedule = recipe.train.schedule
-    return learning_rate(
-        step,
-        name=schedule.name,
-        peak=recipe.train.optimizer.learning_rate,
-        steps=recipe.train.steps,
-        warmup_steps=recipe.warmup_steps,
-        final_ratio=schedule.final_ratio,
-    )
 
 
 if __name__ == "__main__":

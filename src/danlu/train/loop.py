@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from danlu import heartbeat
-from danlu.data.batches import TrainingBatches, evaluation_batches
+from danlu.data.batches import TrainingBatches
 from danlu.data.prepared import Prepared
 from danlu.doctor import show
 from danlu.doctor.finding import Finding
@@ -32,7 +32,8 @@ from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
 from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
 from danlu.train.saver import Saver
-from danlu.train.schedule import learning_rate
+from danlu.train.schedule import rate_at
+from danlu.train.validation import held_out_loss
 from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
 from danlu.watch.format import count, duration
@@ -222,15 +223,8 @@ class _Session:
                 raise Interrupted(f"stopped after {done} with a checkpoint; run the same command to go on")
 
     def _step(self, batches: Iterator[Batch]) -> None:
-        position, train = self.position, self.recipe.train
-        rate = position.rate_factor * learning_rate(
-            position.step,
-            name=train.schedule.name,
-            peak=train.optimizer.learning_rate,
-            steps=train.steps,
-            warmup_steps=self.recipe.warmup_steps,
-            final_ratio=train.schedule.final_ratio,
-        )
+        position = self.position
+        rate = position.rate_factor * rate_at(self.recipe, position.step)
         self.profiling.before(position.step + 1)
         start = time.perf_counter()
         self._doing("loads data")
@@ -361,19 +355,9 @@ class _Session:
     def _validate(self) -> None:
         position, start = self.position, time.perf_counter()
         self._doing("validates")
-        total, tokens = 0.0, 0
-        for batch in evaluation_batches(
-            self.prepared.validation,
-            sequence_length=self.recipe.data.sequence_length,
-            batch=self.recipe.train.global_batch,
-            document_mask=self.recipe.data.document_mask,
-            max_tokens=self.recipe.train.evaluate_tokens,
-        ):
-            nats, supervised = self.engine.evaluate(batch)
-            total, tokens = total + nats, tokens + supervised
+        loss, tokens = held_out_loss(self.recipe, self.engine, self.prepared)
         if not tokens:  # nothing is held out
             return
-        loss = total / tokens
         position.validation_loss = loss
         values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
         if (recent := position.recent_loss) is not None:

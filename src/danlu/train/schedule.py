@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from danlu.recipe import Recipe
+
 
 def learning_rate(
     step: int, *, name: Literal["cosine", "linear", "constant"], peak: float, steps: int, warmup_steps: int, final_ratio: float
@@ -23,3 +25,16 @@ def learning_rate(
     progress = (step - top) / max(steps - 1 - top, 1)
     remaining = (1 + math.cos(math.pi * progress)) / 2 if name == "cosine" else 1 - progress
     return peak * (final_ratio + (1 - final_ratio) * remaining)
+
+
+def rate_at(recipe: Recipe, step: int) -> float:
+    """The recipe's learning rate of a step, counted from 0."""
+    train = recipe.train
+    return learning_rate(
+        step,
+        name=train.schedule.name,
+        peak=train.optimizer.learning_rate,
+        steps=train.steps,
+        warmup_steps=recipe.warmup_steps,
+        final_ratio=train.schedule.final_ratio,
+    )
