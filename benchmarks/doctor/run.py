@@ -10,7 +10,7 @@ are kept as they come, so that a benchmark that was stopped goes on.
     median_delay_steps   from the first step at which it could be seen to the first finding
     twins, twins_clean   healthy runs, and the share of them without a finding
 
-Usage: python benchmarks/doctor/run.py [--only WORDS] [--seeds 3] [--parallel 2] [--folder F] [--json FILE]
+Usage: python benchmarks/doctor/run.py [--only WORDS] [--seeds 3] [--parallel 2] [--folder F] [--json FILE] [--page FILE]
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.doctor.fault import BASES, CURVE, Base, Fault
+from benchmarks.doctor.page import page
+
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[2]))
-
-from benchmarks.doctor.fault import BASES, CURVE, Base, Fault  # noqa: E402
-
+Twin = tuple[str, int, list[Any]]
+"""Id, seed and what the doctor told."""
 Key = tuple[str, int]
 """The id of a fault, or `twin: NAME`, and a seed."""
 
@@ -85,38 +88,45 @@ def judged(fault: Fault, outcome: dict[str, Any], healthy: dict[str, Any] | None
     }
 
 
-def table(results: Results, every: dict[str, Fault]) -> dict[str, Any]:
-    """Print what was found by fault, and return the figures."""
-    rows, twins = [], []
-    for (name, seed), outcome in sorted(results.found.items()):
-        if name in every:
-            healthy = results.found.get((twin(every[name].base), seed))
-            rows.append((name, seed, judged(every[name], outcome, healthy)))
-        elif name.startswith("twin: "):
-            twins.append((name, seed, outcome["told"]))
-    print(f"{'fault':<36}{'named':>6}{'noticed':>9}{'delay':>7}  first finding")
-    for name in dict.fromkeys(row[0] for row in rows):
-        mine = [row[2] for row in rows if row[0] == name]
-        delays = [one["delay"] for one in mine if one["delay"] is not None]
-        delay = f"{statistics.median(delays):.0f}" if delays else "-"
-        said = ", ".join(dict.fromkeys(one["said"] for one in mine))
-        named, noticed = (sum(one[kind] for one in mine) for kind in ("named", "noticed"))
-        print(f"{name:<36}{named:>4}/{len(mine)}{noticed:>7}/{len(mine)}{delay:>7}  {said}")
-    for name, seed, told in twins:
-        if told:
-            print(f"{name}, seed {seed}: {told}")
-    delays = [row[2]["delay"] for row in rows if row[2]["delay"] is not None]
+def gathered(results: Results, every: dict[str, Fault]) -> tuple[list[dict[str, Any]], list[Twin], dict[str, Any]]:
+    """(a row a fault, the twins, the figures)."""
+    rows, delays, counts = [], [], {"named": 0, "noticed": 0, "runs": 0}
+    for name, fault in every.items():
+        runs = {seed: outcome for (one, seed), outcome in sorted(results.found.items()) if one == name}
+        found = [judged(fault, outcome, results.found.get((twin(fault.base), seed))) for seed, outcome in runs.items()]
+        if not found:
+            continue
+        mine = [one["delay"] for one in found if one["delay"] is not None]
+        row: dict[str, Any] = {"fault": name, "says": fault.says, "runs": len(found)}
+        row |= {kind: sum(one[kind] for one in found) for kind in ("named", "noticed")}
+        row |= {"delay": statistics.median(mine) if mine else None, "said": list(dict.fromkeys(one["said"] for one in found))}
+        rows.append(row)
+        delays += mine
+        counts = {kind: counts[kind] + row[kind] for kind in counts}
+    twins = [(name, seed, one["told"]) for (name, seed), one in sorted(results.found.items()) if name.startswith("twin: ")]
     figures = {
-        "faults": len(rows),
-        "kinds": len({row[0] for row in rows}),
-        "named": sum(row[2]["named"] for row in rows) / max(len(rows), 1),
-        "noticed": sum(row[2]["noticed"] for row in rows) / max(len(rows), 1),
+        "faults": counts["runs"],
+        "kinds": len(rows),
+        "named": counts["named"] / max(counts["runs"], 1),
+        "noticed": counts["noticed"] / max(counts["runs"], 1),
         "median_delay_steps": statistics.median(delays) if delays else None,
         "twins": len(twins),
         "twins_clean": sum(not told for _, _, told in twins) / max(len(twins), 1),
     }
+    return rows, twins, figures
+
+
+def show(rows: list[dict[str, Any]], twins: list[Twin], figures: dict[str, Any]) -> None:
+    """Print them."""
+    print(f"{'fault':<36}{'named':>6}{'noticed':>9}{'delay':>7}  first finding")
+    for row in rows:
+        delay = "-" if row["delay"] is None else f"{row['delay']:.0f}"
+        counts = f"{row['named']:>4}/{row['runs']}{row['noticed']:>7}/{row['runs']}"
+        print(f"{row['fault']:<36}{counts}{delay:>7}  {', '.join(row['said'])}")
+    for name, seed, told in twins:
+        if told:
+            print(f"{name}, seed {seed}: {told}")
     print(json.dumps(figures, indent=2))
-    return figures
 
 
 def work(folder: Path, keys: list[Key], environment: dict[str, str], timeout: float) -> None:
@@ -149,6 +159,8 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/doctor-bench"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--page", type=Path, help="Write the table for docs/ here.")
+    parser.add_argument("--judge-only", action="store_true", help="Train nothing; judge what is there.")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     every = faults()
@@ -158,7 +170,7 @@ def main() -> None:
         (name, seed)
         for seed in range(options.seeds)
         for name in bases
-        if (options.only is None or options.only in name) and (name, seed) not in results.found
+        if not options.judge_only and (options.only is None or options.only in name) and (name, seed) not in results.found
     ]
     alone = [key for key in wanted if bases[key[0]].processes == 1]
     parts = [part for at in range(options.parallel) if (part := alone[at :: options.parallel])]
@@ -167,7 +179,10 @@ def main() -> None:
     for number, key in enumerate(key for key in wanted if bases[key[0]].processes > 1):
         together(options.folder, key, bases[key[0]].processes, 29650 + number % 300)
     results.reload()
-    figures = table(results, every)
+    rows, twins, figures = gathered(results, every)
+    show(rows, twins, figures)
+    if options.page:
+        options.page.write_text(page(rows, twins, figures), encoding="utf-8")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -65,6 +65,7 @@ def recipe_of(folder: Path, base: Base, fault: Fault | None, seed: int) -> Recip
             "evaluate_every": 10,
             "evaluate_tokens": 4096,
         },
+        "watch": {"statistics_every": 10, "histograms_every": 0},
         "checkpoint": {"every": RESUMED if base.resumed else 1000},
         "doctor": {"time_share": 1.0},
     }

@@ -48,7 +48,7 @@ def filled(recipe: Recipe) -> tuple[Recipe, list[str]]:
     machines = _machines(recipe)
     if not machines:
         raise UserError(f"parallel.auto: no hardware file describes this GPU ({', '.join(hardware.names())}); give the layout")
-    request = from_recipe(recipe, resolve_shape(recipe, _vocabulary(recipe)), given(recipe))
+    request = from_recipe(recipe, resolve_shape(recipe, vocabulary(recipe)), given(recipe))
     best = _best(request.with_(precisions=(recipe.train.precision,)), machines)
     bound = f"at most {gigabytes(best.memory.bound)} of {gigabytes(best.hardware.memory)} a device"
     told = f"planned for {best.job.devices} x {best.hardware.name}: {layout(best.job)}; {techniques(best.job)}; {bound}"
@@ -100,7 +100,7 @@ def _with(recipe: Recipe, plan: Plan) -> Recipe:
     return parse(tree)
 
 
-def _vocabulary(recipe: Recipe) -> int | None:
+def vocabulary(recipe: Recipe) -> int | None:
     """Tokens of a tokenizer that is there already; None while it is to be trained."""
     settings = recipe.data.tokenizer
     if settings.path is None:

@@ -26,12 +26,14 @@ def serve(places: Sequence[Path], port: int | None, say: Callable[[str], None]) 
 
 
 def diagnosis(folder: Path) -> dict[str, Any]:
-    """What `danlu doctor --json` says of a run: asked in a process of its own, as a long run takes seconds of a whole core.
+    """What `danlu doctor --json` says of a run.
+
+    A long run takes it seconds of a whole core: so in a process of its own, which the page and a training go before.
 
     UserError: it cannot judge.
     """
     judged = folder if (folder / RECIPE).is_file() else folder / "metrics.sqlite"
-    command = [sys.executable, "-m", "danlu", "doctor", "run", str(judged.resolve()), "--json"]
+    command = ["nice", sys.executable, "-m", "danlu", "doctor", "run", str(judged.resolve()), "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode not in (0, EXIT_FOUND):
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

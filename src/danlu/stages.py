@@ -22,10 +22,10 @@ from danlu.data.stream import TokenStream
 from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
 from danlu.engines.base import Engine, Sampling
+from danlu.environment import Nodes, place
 from danlu.errors import UserError
 from danlu.files import locked, sha256
 from danlu.launch import ranks
-from danlu.launch.environment import Nodes, place
 from danlu.launch.start import start
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe, for_inference, resolve_shape

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -56,14 +57,18 @@ def edited(text: str, rng: random.Random, rate: float) -> str:
     return "".join(rng.choice(pool) if part[0].isalnum() and rng.random() < rate else part for part in parts)
 
 
+def write_texts(texts: list[str], folder: Path) -> None:
+    """Files of a hundred lines of JSON."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [json.dumps({"n": number, "text": text}, ensure_ascii=False) + "\n" for number, text in enumerate(texts)]
+    for start in range(0, len(rows), 100):
+        (folder / f"{start:06d}.jsonl").write_text("".join(rows[start : start + 100]), encoding="utf-8")
+
+
 def run(texts: list[str], place: Path, **settings: Any) -> tuple[list[int], dict[int, dict[str, Any]], Curated]:
     """Numbers of the kept texts, what is said of the others by number, and the whole result."""
-    rows = [json.dumps({"n": number, "text": text}, ensure_ascii=False) + "\n" for number, text in enumerate(texts)]
-    place.mkdir(exist_ok=True)
     source = place / "in"
-    source.mkdir(exist_ok=True)
-    for start in range(0, len(rows), 100):
-        (source / f"{start:06d}.jsonl").write_text("".join(rows[start : start + 100]), encoding="utf-8")
+    write_texts(texts, source)
     done = curate(
         resolve([Source(path=str(source))]), place / "out", Settings(plan=settings.pop("plan", PLAN), **settings), quiet
     )
@@ -373,3 +378,33 @@ def test_a_chain_of_neighbours_is_not_one_group(tmp_path: Path) -> None:
     assert len(kept) >= len(texts) / 7
     for number, why in left.items():
         assert jaccard(texts[number], texts[numbers[why["kept"]]]) > 0.55
+
+
+def test_sources_that_change_meanwhile_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    write_jsonl(path, ["one", "two"])
+
+    def changing(*arguments: Any) -> None:
+        first_pass(*arguments)
+        os.utime(path, (1, 1))
+
+    monkeypatch.setattr(job, "first_pass", changing)
+    with pytest.raises(UserError, match="changed while"):
+        curate(resolve([Source(path=str(path))]), tmp_path / "out", Settings(plan=PLAN), quiet)
+
+
+def test_a_large_file_is_worked_on_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_texts(texts := family(300), tmp_path / "many")
+    whole = tmp_path / "one" / "a.jsonl"
+    whole.parent.mkdir()
+    whole.write_bytes(b"".join(path.read_bytes() for path in sorted((tmp_path / "many").iterdir())))
+    expected = outcome(curate(resolve([Source(path=str(tmp_path / "many"))]), tmp_path / "expected", Settings(plan=PLAN), quiet))
+    monkeypatch.setattr("danlu.data.curate.shard.PART_BYTES", whole.stat().st_size // 7)
+    monkeypatch.setattr("danlu.data.curate.shard.SHARD_BYTES", 1)
+    done = curate(resolve([Source(path=str(whole))]), tmp_path / "out", Settings(plan=PLAN, workers=2), quiet)
+    kept, left = outcome(done)
+    assert len(list((done.folder / "kept").iterdir())) == 7
+    assert kept == expected[0] and left.keys() == expected[1].keys()
+    for number, why in left.items():
+        line = whole.read_bytes()[int(why["place"].rpartition("byte ")[2]) :]
+        assert json.loads(line.split(b"\n")[0])["text"] == texts[number]

@@ -91,4 +91,15 @@ def test_a_damaged_index(folder: Path, content: str) -> None:
 def test_the_index_is_plain_json(prepared: Prepared) -> None:
     index = json.loads((prepared.folder / "index.json").read_text(encoding="ascii"))
     assert index == prepared.index
-    assert {"format", "dtype", "tokenizer", "splits", "report", "curation", "noise", "sources", "data"} == index.keys()
+    assert {
+        "format",
+        "objective",
+        "dtype",
+        "tokenizer",
+        "splits",
+        "report",
+        "curation",
+        "noise",
+        "sources",
+        "data",
+    } == index.keys()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from danlu.data.curate.stage import Rejected
 from danlu.data.curate.toxicity.matcher import hits
+from danlu.data.curate.toxicity.scan import suspects
 from danlu.data.curate.toxicity.stage import Toxicity, toxic_share
-from danlu.data.curate.toxicity.word_lists import spellings
+from danlu.data.curate.toxicity.word_lists import lists, spellings
 from danlu.data.read import Document
 from danlu.recipe.text_sections import ToxicitySection
 
@@ -75,6 +77,11 @@ HARMLESS = [
         "特别的爱",
     ),
 ]
+DISGUISED = {
+    "a": "aA@4аàａⓐ", "c": "cCсçｃ", "e": "eE3еé€ẹ", "f": "fFｆḟ", "i": "iI1!і", "k": "kKк", "l": "lL1|", "o": "oO0оοö",
+    "s": "sS5$ｓſ", "t": "tT7+", "u": "uUüυ", "妈": "妈媽", "马": "马馬", "你": "你", "逼": "逼", "*": "*",
+}  # fmt: skip
+HARD = "fuckasholebitnig  ..**--!!11@$0妈你操傻逼的他媽éüсоﬁ™²Ⅷㄅがｆｕ\u0301\u200b\u3000\n😀𝐟İßК"
 
 
 @pytest.mark.parametrize("word", DISGUISES)
@@ -131,3 +138,46 @@ def test_the_stage_says_what_it_measured_and_is_never_soft() -> None:
     assert [one.rule for one in by_model if isinstance(one, Rejected)] == ["model", "model"]
     assert Toxicity(ToxicitySection()).apply([]) == []
     assert Toxicity(ToxicitySection(words=None)).chances(["", "。。。", "1 2 3"]) == [0.0, 0.0, 0.0]
+
+
+def test_what_the_scan_lets_pass_has_no_hit() -> None:
+    """Every word of the lists, as it stands and in random disguises, and random texts of characters that are hard to fold."""
+    random = Random(5)
+    known = lists()
+    words = [*known.english, *(word for word, weight in known.chinese.items() if weight), *known.abbreviations]
+    words += [" ".join(phrase) for phrases in known.phrases.values() for phrase in phrases]
+    texts = [
+        text
+        for word in words
+        for text in (word, f"you {word}!", f"他们真{word}，哈", *(_disguised(word, random) for _ in range(6)))
+    ]
+    texts += ["".join(random.choices(HARD, k=random.randrange(2, 14))) for _ in range(20_000)]
+    hit = {number for number, text in enumerate(texts) if hits(text)}
+    assert len(hit) > 8_000
+    assert not [texts[number] for number in sorted(hit - set(suspects(texts)))]
+
+
+def test_the_scan_names_few_ordinary_texts() -> None:
+    assert suspects(HARMLESS[:8]) == []
+    modules = [path.read_text("utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
+    assert len(suspects(modules)) < len(modules) / 4
+
+
+@pytest.mark.parametrize("limit", [0.05, 0.3, 0.9])
+def test_the_first_sentences_decide_nothing_that_all_would_not(limit: float) -> None:
+    rows = [json.loads(line)["text"] for line in LABELLED.read_text("utf-8").splitlines()]
+    texts = [*rows, *("\n".join(rows[at : at + 7]) for at in range(0, len(rows), 3)), "", "。。。"]
+    stage = Toxicity(ToxicitySection(words=None, model=limit))
+    said = [isinstance(one, Rejected) for one in stage.apply([Document(text, 0, "") for text in texts])]
+    assert said == [chance > limit for chance in stage.chances(texts)]
+    assert any(said) and not all(said)
+
+
+def _disguised(word: str, random: Random) -> str:
+    signs = random.choice(["", "", "*", ".", "-", " ", "\u200b", "…", "\u0301", "·"])
+    chance = random.random()
+    made = []
+    for character in word:
+        swapped = random.choice(DISGUISED.get(character, character)) if random.random() < chance else character
+        made.append(swapped * random.choice([1, 1, 1, 1, 3]) if random.random() < 0.3 else swapped)
+    return random.choice(["", "(", "!", "他", "a "]) + signs.join(made) + random.choice(["", "!", "...", "的", "!!", " 1"])

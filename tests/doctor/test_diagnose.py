@@ -86,6 +86,8 @@ def test_the_table_of_rules_is_current(tmp_path: Path, capsys: pytest.CaptureFix
     assert "doctor-rules.md" in capsys.readouterr().out
     written = (tmp_path / "doctor-rules.md").read_text("utf-8")
     assert (DOCS / "doctor-rules.md").read_text("utf-8") == written, "run python -m danlu.doctor"
+    audits = (tmp_path / "doctor-audits.md").read_text("utf-8")
+    assert (DOCS / "doctor-audits.md").read_text("utf-8") == audits, "run python -m danlu.doctor"
     assert all(f"`{rule.id}`" in written for rule in all_rules()) and "{" not in written
     assert main([str(tmp_path / "absent")]) == 2
 

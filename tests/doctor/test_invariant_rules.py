@@ -98,8 +98,8 @@ CASES = [
     ),
     Case(
         "unmoved_parameters",
-        {"layer/0.mlp/moved": 1.0, "layer/1.mlp/moved": 0.0},
-        {"layer/0.mlp/moved": 1.0, "layer/1.mlp/moved": later(0.0, 0.1)},
+        {"sample/0.mlp/moved": 1.0, "sample/1.mlp/moved": 0.0},
+        {"sample/0.mlp/moved": 1.0, "sample/1.mlp/moved": later(0.0, 0.1)},
         10,
     ),
     Case("rounded_weights", {"weights/bf16_share": later(0.001, 1.0)}, {"weights/bf16_share": 2.0**-16}, 100),

@@ -32,6 +32,7 @@ def test_torch_is_the_default() -> None:
     "override",
     [
         *("parallel.data=2", "memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
+        "memory.recompute=selective",
         *("train.precision=bf16", "train.precision=fp16"),
     ],
 )

@@ -15,7 +15,7 @@ import uvicorn
 
 from danlu.watch.server.app import application
 from danlu.watch.server.runs import Runs
-from danlu.watch.server.serve import HOST, _bound
+from danlu.watch.server.serve import HOST, bound
 from danlu.watch.store import Recorder
 
 HEALTHY = {"name": "x", "worst": None, "findings": [], "silent": ["a", "b"], "not_enough_data": {"c": "no loss"}}
@@ -24,7 +24,7 @@ HEALTHY = {"name": "x", "worst": None, "findings": [], "silent": ["a", "b"], "no
 @contextmanager
 def serving(*places: Path, diagnose: Callable[[Path], dict[str, Any]] = lambda _: HEALTHY) -> Iterator[str]:
     """The address of a page that shows these places."""
-    with _bound(0) as listening:
+    with bound(0) as listening:
         config = uvicorn.Config(application(Runs(places), diagnose), log_level="critical", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -38,6 +38,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen2 window": {"family": "qwen2", "qkv_bias": True, "sliding_window": 16, "full_attention_layers": 1, "rope_scaling": YARN},
     "qwen3": {"family": "qwen3", "qk_norm": True, "rope_theta": 1e6},
     "qwen3 biases": {"family": "qwen3", "qk_norm": True, "qkv_bias": True, "output_bias": True, "head_size": 16, "kv_heads": 1},
+    "ernie": {"family": "ernie4_5", "tied_embeddings": True, "rope_theta": 500_000.0, "head_size": 16},
+    "ernie biases": {"family": "ernie4_5", "qkv_bias": True, "output_bias": True, "mlp_bias": True, "rope_scaling": YARN},
     "qwen3 window": {"family": "qwen3", "qk_norm": True, "sliding_window": 16},
 }
 
@@ -134,6 +136,7 @@ def test_round_trip_of_any_shape(**drawn: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"family": "ernie4_5", "qkv_bias": True}, "qkv_bias, output_bias and mlp_bias must be equal for family ernie4_5"),
         ({"qk_norm": True}, "qk_norm must be false for family llama; qwen3"),
         ({"family": "qwen3"}, "qk_norm must be true for family qwen3"),
         ({"family": "qwen2"}, "qkv_bias must be true and output_bias false for family qwen2"),

@@ -2,13 +2,14 @@
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
 the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's
-moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; mb and a number the micro-batch; bf16
-and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
+moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; lora adapters; mb and a
+number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,7 @@ class Case:
     precision: str = "fp32"
     dropout: float = 0.0
     compile: bool = False
+    lora: bool = False
 
     @classmethod
     def of(cls, words: str) -> Case:
@@ -91,6 +93,8 @@ class Case:
                 made["dropout"] = DROPOUT
             elif word == "comp":
                 made["compile"] = True
+            elif word == "lora":
+                made["lora"] = True
             elif word == "sp":
                 parallel["sequence_parallel"] = True
             elif word in ("bf16", "fp16"):
@@ -117,7 +121,11 @@ class Case:
     @property
     def reference(self) -> str:
         """The words of the one-process float32 run without accumulation or recomputation."""
-        return f"one {self.model} {self.batch} b{self.global_batch}" + (" drop" if self.dropout else "")
+        return (
+            f"one {self.model} {self.batch} b{self.global_batch}"
+            + (" drop" if self.dropout else "")
+            + (" lora" if self.lora else "")
+        )
 
     @property
     def plain(self) -> str | None:
@@ -148,6 +156,19 @@ class Case:
         }
 
 
+def case_of(job: tuple[str, str], faults: Mapping[str, Any]) -> Case:
+    """What a job, (kind, words), trains last."""
+    kind, words = job
+    return Case.of(faults[words][0] if kind == "fault" else words.split(" -> ")[-1])
+
+
+def verdict(case: Case, errors: dict[str, Any]) -> bool:
+    """Whether errors are within the tolerance of the case."""
+    within = all(errors[name] <= limit for name, limit in case.tolerance.items()) if errors else True
+    exact = all(errors.get(name, True) for name in ("same_bits", "same_save", "same_tokens"))
+    return within and exact and (case.precision == "fp32" or errors["loss"] >= HALF_AT_LEAST)
+
+
 QUICK = (
     "d4 z1",
     "d4 z3 half",
@@ -165,6 +186,7 @@ QUICK = (
     "d2 t2 sp z3 mb2 drop",
     "d2 t2 z3 disk shards",
     "d2 p2 z1 il mb2 disk tied",
+    "d2 p2 z3 mb2 lora tied",
 )
 """Four processes; part of every test run."""
 
@@ -184,6 +206,7 @@ FULL = (
     *("p2 zb mb2", "p2 zb mb2 tied", "p2 zb mb1 even", "p2 zb mb2 half qwen3", "p2 zb mb2 bf16"),
     *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
+    *("one full lora", "d2 z1 mb2 lora", "d2 z3 lora qwen2", "p2 mb2 lora", "p2 zb mb2 lora tied", "d2 disk lora"),
     # Three: what does not divide by two
     *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
     # Four
@@ -229,3 +252,16 @@ FULL_MOVES = (
     ("d2 t2 p2 sp z1 mb1", "p2 il mb2"),
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
+
+PADDLE_QUICK = ("d2", "d2 z1 mb2")
+PADDLE_FULL = (*PADDLE_QUICK, "d2 mb1 half", "d2 tied", "d4 z1", "d3 b12")
+PADDLE_QUICK_MOVES = (("d2 z1", "one"),)
+PADDLE_FULL_MOVES = (*PADDLE_QUICK_MOVES,)
+
+MATRICES: dict[tuple[str, str], tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
+    ("torch", "quick"): (QUICK, QUICK_MOVES),
+    ("torch", "full"): (FULL, FULL_MOVES),
+    ("paddle", "quick"): (PADDLE_QUICK, PADDLE_QUICK_MOVES),
+    ("paddle", "full"): (PADDLE_FULL, PADDLE_FULL_MOVES),
+}
+"""By engine: combinations and moves."""

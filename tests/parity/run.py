@@ -1,14 +1,15 @@
 """The equality matrix: layouts and memory techniques against the one-process float32 run, on gloo processes of this machine.
 
-    python tests/parity/run.py [--quick] [--json FILE] [--only WORDS ...]
+    python tests/parity/run.py [--engine torch|paddle] [--quick] [--json FILE] [--only WORDS ...]
 
 Prints a table and exits with 1 if a combination differs, a fault is not caught, or a checkpoint does not move. Processes are
-forked from this one, which has torch loaded already, and each lot of them works through many combinations.
+forked from this one, which has the framework loaded already, and each lot of them works through many combinations.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -17,33 +18,31 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import cases
-import faults
-import worker
-from cases import Case
-from torch.distributed import TCPStore
+from cases import case_of
 
 Job = tuple[str, str]
+_WORKERS = {"torch": "worker", "paddle": "paddle_worker"}
 PATIENCE_SECONDS = 300
 """Without an end of a combination, its processes are taken to hang."""
 
 
-def launch(processes: int, jobs: list[Job], folder: Path) -> None:
+def launch(processes: int, jobs: list[Job], folder: Path, worker: Any) -> None:
     """Do jobs in this many new processes; returns when they have ended, or hang, or one has failed."""
     fork = multiprocessing.get_context("fork")
     port = folder / "port"
     port.unlink(missing_ok=True)
 
     def member(rank: int) -> None:
-        client = _store(rank, port)
         if (folder / "quiet").exists():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch's warnings, from every process
-        worker.work(rank, processes, folder, jobs, client)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the framework's warnings, from every process
+        worker.work(rank, processes, folder, jobs, port)
 
     members = [fork.Process(target=member, args=(rank,)) for rank in range(processes)]
     for each in members:
@@ -60,28 +59,16 @@ def launch(processes: int, jobs: list[Job], folder: Path) -> None:
         each.join()
 
 
-def _store(rank: int, port: Path) -> TCPStore:
-    """Where the processes meet. The first of them has it: a thread of it here could hold a lock when the next is forked."""
-    if rank == 0:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        port.with_suffix(".new").write_text(str(store.port))
-        port.with_suffix(".new").rename(port)
-        return store
-    while not port.exists():
-        time.sleep(0.01)
-    return TCPStore("127.0.0.1", int(port.read_text()), is_master=False)
-
-
-def run(jobs: list[Job], folder: Path) -> dict[Job, dict[str, Any]]:
+def run(jobs: list[Job], folder: Path, worker: Any) -> dict[Job, dict[str, Any]]:
     """All jobs, those of the same number of processes together. One that fails or hangs does not keep the next from its turn."""
     results: dict[Job, dict[str, Any]] = {}
     by_processes: dict[int, list[Job]] = defaultdict(list)
     for job in jobs:
-        by_processes[_case(job).processes].append(job)
+        by_processes[case_of(job, worker.FAULTS).processes].append(job)
     for processes, left in sorted(by_processes.items()):
         while left:
             (folder / "results").unlink(missing_ok=True)
-            launch(processes, left, folder)
+            launch(processes, left, folder, worker)
             if not (folder / "results").exists():
                 raise TimeoutError(f"{processes} processes did not come together")
             lines = [json.loads(line) for line in (folder / "results").read_text().splitlines()]
@@ -94,24 +81,18 @@ def run(jobs: list[Job], folder: Path) -> dict[Job, dict[str, Any]]:
     return results
 
 
-def _case(job: Job) -> Case:
-    kind, words = job
-    return Case.of(faults.FAULTS[words][0] if kind == "fault" else words.split(" -> ")[-1])
-
-
-def jobs_of(quick: bool, only: list[str]) -> list[list[Job]]:
+def jobs_of(engine: str, faults: Mapping[str, Any], quick: bool, only: list[str]) -> list[list[Job]]:
     """Three lots, each of which needs the one before."""
-    combinations = cases.QUICK if quick else cases.FULL
-    moves = cases.QUICK_MOVES if quick else cases.FULL_MOVES
+    combinations, moves = cases.MATRICES[engine, "quick" if quick else "full"]
     compared: list[Job] = [("case", words) for words in combinations]
-    compared += [("fault", name) for name in faults.FAULTS]
+    compared += [("fault", name) for name in faults]
     loads: list[Job] = [("load", f"{source} -> {target}") for source, target in moves]
     if only:
-        others = [words for words in only if " -> " not in words and words not in faults.FAULTS]
+        others = [words for words in only if " -> " not in words and words not in faults]
         compared = [("case", words) for words in others] + [job for job in compared if job[0] == "fault" and job[1] in only]
         loads = [("load", words) for words in only if " -> " in words]
     saves: list[Job] = [("save", words) for words in dict.fromkeys(job[1].split(" -> ")[0] for job in loads)]
-    references: list[Job] = [("reference", _case(job).reference) for job in [*compared, *loads]]
+    references: list[Job] = [("reference", case_of(job, faults).reference) for job in [*compared, *loads]]
     return [list(dict.fromkeys(references)), [*compared, *saves], loads]
 
 
@@ -120,7 +101,7 @@ def _caught(fault: dict[str, Any]) -> bool:
     return bool(fault.get("done")) and not fault["good"]
 
 
-def table(results: dict[Job, dict[str, Any]]) -> str:
+def table(results: dict[Job, dict[str, Any]], faults: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = ["| Combination | Processes | Loss | Gradient norm | Weights | |", "|---|---|---|---|---|---|"]
     for (kind, words), result in results.items():
@@ -130,7 +111,7 @@ def table(results: dict[Job, dict[str, Any]]) -> str:
             said = "equal" if result.get("good") else "FAILED"
             said += ", same bits" if errors.get("same_bits") else ""
             said += ", same tokens" if errors.get("same_tokens") else ""
-            lines.append(f"| `{words}` | {_case((kind, words)).processes} | {figures} | {said} |")
+            lines.append(f"| `{words}` | {case_of((kind, words), faults).processes} | {figures} | {said} |")
     lines += ["", "| Planted fault | In | |", "|---|---|---|"]
     for (kind, words), result in results.items():
         if kind == "fault":
@@ -138,22 +119,24 @@ def table(results: dict[Job, dict[str, Any]]) -> str:
             worst = max(("loss", "norm", "weights"), key=lambda name: errors.get(name, 0))
             off = f"{worst} off by {errors[worst]:.0e}" if errors.get(worst, 0) > 1e-4 else "other tokens"
             how = f"caught: {off}" if _caught(result) else "NOT CAUGHT"
-            lines.append(f"| {words} | `{faults.FAULTS[words][0]}` | {how} |")
+            lines.append(f"| {words} | `{faults[words][0]}` | {how} |")
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=list(_WORKERS), default="torch")
     parser.add_argument("--quick", action="store_true", help="A dozen combinations on four processes.")
     parser.add_argument("--json", type=Path, help="Write the figures there.")
     parser.add_argument("--only", nargs="*", default=[], help="These combinations, moves or faults; any words will do.")
     options = parser.parse_args()
+    worker = importlib.import_module(_WORKERS[options.engine])
     results: dict[Job, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "quiet").touch()
-        for lot in jobs_of(options.quick, options.only):
-            results |= run(lot, Path(folder))
-    print(table(results))
+        for lot in jobs_of(options.engine, worker.FAULTS, options.quick, options.only):
+            results |= run(lot, Path(folder), worker)
+    print(table(results, worker.FAULTS))
     compared = {job: result for job, result in results.items() if job[0] in ("case", "load")}
     failed = [" ".join(job) for job, result in results.items() if job[0] != "fault" and not result.get("good")]
     planted = [result for job, result in results.items() if job[0] == "fault"]

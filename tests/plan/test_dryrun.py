@@ -13,8 +13,14 @@ from danlu.plan.verify import compare, measure_all
 SHAPE = ModelShape(vocab_size=512, layers=12, hidden_size=256, ffn_size=704, heads=8, kv_heads=4)
 
 
-def job(**changes: Any) -> Job:
-    return Job(Dimensions.from_shape(SHAPE), 256, 2, 16).with_(**changes).check()
+UNEVEN = SHAPE.model_copy(update={"vocab_size": 509, "hidden_size": 248, "head_size": 32})
+"""Rows that three ranks cannot share evenly."""
+BIASED = UNEVEN.model_copy(update={"qkv_bias": True, "output_bias": True, "mlp_bias": True})
+NORMED = UNEVEN.model_copy(update={"family": "qwen3", "qk_norm": True})
+
+
+def job(shape: ModelShape = SHAPE, **changes: Any) -> Job:
+    return Job(Dimensions.from_shape(shape), 256, 2, 16).with_(**changes).check()
 
 
 SPLIT: dict[str, Any] = {"tensor": 2, "sequence_parallel": True}
@@ -41,6 +47,14 @@ def test_what_is_planned_is_what_the_engine_has(changes: dict[str, Any]) -> None
         assert check.state_error == pytest.approx(0, abs=1e-9)
         assert abs(check.activation_error) < 0.05
         assert abs(check.peak_error) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"), [(NORMED, {"data": 3, "zero_stage": 3}), (BIASED, {"tensor": 2, "data": 3, "zero_stage": 1})]
+)
+def test_states_are_exact_where_ranks_share_unevenly(shape: ModelShape, changes: dict[str, Any]) -> None:
+    for check in compare(job(shape, global_batch=6, **changes), shape):
+        assert check.state_error == 0
 
 
 def test_a_pipeline_holds_no_more_for_more_micro_batches() -> None:

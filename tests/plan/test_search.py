@@ -86,6 +86,7 @@ def test_the_shortcuts_lose_nothing(name: str, hardware: str, devices: int) -> N
     assert found[0].time.seconds <= SAME * fastest
     simplest = min(cost(each.job) for each in everything if each.time.seconds <= SAME * fastest)
     assert cost(found[0].job) == simplest
+    assert all(stage.estimate < stage.bound for each in everything for stage in each.memory.stages)
     assert all(each.fits for each in found)
     # No layout that is shown last is beaten by one that is not shown.
     shown = {(p.job.data, p.job.tensor, p.job.pipeline, p.job.zero_stage) for p in found}

@@ -19,6 +19,7 @@ from danlu.cli import (
     metrics,
     models,
     planning,
+    pretrained,
     profile,
     recipes,
     serving,
@@ -47,6 +48,7 @@ def cli() -> None:
 
 
 for _verb in (
+    pretrained.import_model,
     training.run,
     training.prepare,
     training.train,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from danlu.cli.common import JSON, RUN, DefaultVerbs, print_json, run_folder
+from danlu.cli.common import JSON, OVERRIDES, RECIPE, ROOT, RUN, DefaultVerbs, locate, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
 
 if TYPE_CHECKING:
+    from danlu.doctor.diagnose import Diagnosis
     from danlu.doctor.show import Language
 
 LANGUAGE = click.option(
@@ -36,6 +38,7 @@ def doctor_group() -> None:
       danlu doctor runs/quickstart
       danlu doctor log.csv learning_rate=3e-4 warmup_steps=100
       danlu doctor apply runs/quickstart --to calmer.yaml
+      danlu doctor audit recipes/quickstart.yaml
       danlu doctor rules
     """
 
@@ -56,17 +59,10 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
     """
     from danlu.doctor import show
     from danlu.doctor.diagnose import diagnose
-    from danlu.doctor.finding import Severity
     from danlu.doctor.load import load
 
     diagnosis = diagnose(load(run, _facts(settings)))
-    if as_json:
-        print_json(show.as_json(diagnosis, str(run)))
-    else:
-        for line in show.lines(diagnosis, language_of(language), everything):
-            click.echo(line)
-    if diagnosis.worst is not None and diagnosis.worst >= Severity.WARNING:
-        click.get_current_context().exit(EXIT_FOUND)
+    _print(diagnosis, str(run), show.lines(diagnosis, language_of(language), everything), as_json)
 
 
 @doctor_group.command(name="apply")
@@ -101,6 +97,33 @@ def doctor_apply(run: Path, to: Path) -> None:
     click.echo(f"wrote {to}; train it with: danlu train {to}")
 
 
+@doctor_group.command(name="audit")
+@RECIPE
+@OVERRIDES
+@ROOT
+@click.option("--all", "everything", is_flag=True, help="Also say which audits lack the data to judge, and which data.")
+@LANGUAGE
+@JSON
+def doctor_audit(
+    recipe: Path, overrides: tuple[str, ...], root: Path, everything: bool, language: str | None, as_json: bool
+) -> None:
+    """Look at a recipe, its data and this machine before the first step.
+
+    Data that is prepared in the run's folder is looked at; else the text that the recipe names. Nothing is written.
+
+    \b
+    Examples:
+      danlu doctor audit recipes/quickstart.yaml
+      danlu doctor audit runs/quickstart train.optimizer.learning_rate=1 --all
+    """
+    from danlu.auditing import material
+    from danlu.doctor import show
+    from danlu.doctor.audit.audit import AUDITS, audited
+
+    diagnosis = audited(material(*locate(recipe, overrides, root)))
+    _print(diagnosis, str(recipe), show.lines(diagnosis, language_of(language), everything, AUDITS), as_json)
+
+
 @doctor_group.command(name="rules")
 @LANGUAGE
 @JSON
@@ -133,6 +156,20 @@ def doctor_rules(language: str | None, as_json: bool) -> None:
         return
     for rule in rules:
         click.echo(f"{rule.id:<26} {rule.catches.zh if language_of(language) == 'zh' else rule.catches.en}")
+
+
+def _print(diagnosis: Diagnosis, name: str, lines: Iterable[str], as_json: bool) -> None:
+    """Print it; the exit code says whether something of warning or above was found."""
+    from danlu.doctor import show
+    from danlu.doctor.finding import Severity
+
+    if as_json:
+        print_json(show.as_json(diagnosis, name))
+    else:
+        for line in lines:
+            click.echo(line)
+    if diagnosis.worst is not None and diagnosis.worst >= Severity.WARNING:
+        click.get_current_context().exit(EXIT_FOUND)
 
 
 def language_of(given: str | None) -> Language:

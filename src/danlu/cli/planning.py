@@ -16,7 +16,7 @@ from danlu.errors import EXIT_FOUND
 
 def _a_number(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
     if value is not None and math.isnan(value):  # which no range holds against it
-        raise click.BadParameter("nan is not a number of tokens")
+        raise click.BadParameter("nan is not a number")
     return value
 
 
@@ -32,6 +32,12 @@ def _place(_context: click.Context, option: click.Parameter, path: Path | None) 
 @OVERRIDES
 @click.option("--hardware", metavar="NAME|FILE", help="A device, such as h100-80gb, or its own YAML file.")
 @click.option("--devices", type=click.IntRange(1, 1_000_000), help="Default: the recipe's processes, else one machine.")
+@click.option(
+    "--price",
+    type=click.FloatRange(0, 1e6),
+    callback=_a_number,
+    help="US dollars for a device and hour. Default: the hardware file's, a public price of 2024 or 2025.",
+)
 @click.option("--sequence", type=click.IntRange(1, 1 << 30), help="Without a recipe: tokens a sample.")
 @click.option("--global-batch", type=click.IntRange(1, 10_000_000), help="Without a recipe: samples a step.")
 @click.option(
@@ -60,6 +66,7 @@ def plan(
     overrides: tuple[str, ...],
     hardware: str | None,
     devices: int | None,
+    price: float | None,
     sweep: str | None,
     html: Path | None,
     timeline: Path | None,
@@ -86,6 +93,7 @@ def plan(
             {
                 "hardware": hardware,
                 "devices": devices,
+                "price": price,
                 "sweep": sweep,
                 "html": html,
                 "timeline": timeline,
@@ -107,12 +115,16 @@ def plan(
     from danlu.plan.target import Given, target
 
     device = load(hardware)
+    if price is not None:
+        device = device.model_copy(update={"price": price})
     request, own = target(what, overrides, Given(**given))
     number = devices or (own.devices if own is not None else device.devices_per_node)
     if sweep is not None:
         if verify:
             raise click.UsageError("--verify checks one plan, and --sweep makes many; give one of them")
         name, values = sweeps.parse(sweep)
+        if name == "hardware" and price is not None:
+            raise click.UsageError("--price is of one kind of device; leave it out where several are compared")
         rows = sweeps.sweep(request, device, number, name, values)
         if as_json:
             print_json(sweeps.as_json(name, rows))

@@ -25,7 +25,7 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
       danlu run recipes/quickstart.yaml
       danlu run recipes/quickstart.yaml name=short train.steps=50
     """
-    from danlu.launch.environment import place
+    from danlu.environment import place
     from danlu.pipeline import run_stages
 
     if (rank := place()) is not None:
@@ -38,7 +38,8 @@ def run(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 @RECIPE
 @OVERRIDES
 @ROOT
-def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
+@click.option("--show", type=click.IntRange(1), help="Print so many samples, with what is supervised in ⟦brackets⟧.")
+def prepare(recipe: Path, overrides: tuple[str, ...], root: Path, show: int | None) -> None:
     """Turn the recipe's sources into token shards.
 
     \b
@@ -49,7 +50,12 @@ def prepare(recipe: Path, overrides: tuple[str, ...], root: Path) -> None:
 
     settings, folder = open_run(recipe, overrides, root, trains=False)
     with stages.writing(folder):
-        stages.prepare(settings, folder, click.echo)
+        prepared = stages.prepare(settings, folder, click.echo)
+    if show is not None:
+        from danlu.data.chat.show import shown
+
+        for sample in shown(prepared, show):
+            click.echo(sample)
 
 
 @click.command()
@@ -83,8 +89,8 @@ def train(
       danlu train recipe.yaml parallel.data=32 --nodes 4 --node-rank 0 --rendezvous node0:29500
       torchrun --nproc-per-node 4 -m danlu train recipe.yaml parallel.data=4
     """
-    from danlu import engines, stages
-    from danlu.launch import environment, joined
+    from danlu import engines, environment, stages
+    from danlu.launch import joined
     from danlu.launch.start import await_folder, own_ranks, start
     from danlu.plural import many
     from danlu.run_folder import RunFolder

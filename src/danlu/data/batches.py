@@ -9,6 +9,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.data.order import sample_indices
+from danlu.data.packing import windows
 from danlu.data.stream import TokenStream
 
 Batch = dict[str, Array]
@@ -22,7 +23,7 @@ class TrainingBatches:
     Sample i is tokens [i L, i L + L + 1) of the stream, L = sequence_length, so that every token but the first is a target
     once an epoch (up to L - 1 tokens at the stream's end make no whole sample and are left out). Steps run on from one
     epoch into the next. Rank r gets the r-th of world_size equal slices of a step's samples, so the step has the same
-    samples on any number of ranks.
+    samples on any number of ranks. Of conversations, samples hold whole ones: see ``packing.windows``.
 
     Raises:
         ValueError: the stream holds no sample, global_batch is no multiple of micro_batch * world_size, or no such rank.
@@ -44,7 +45,8 @@ class TrainingBatches:
             raise ValueError(f"global_batch {global_batch} is no multiple of micro_batch {micro_batch} x world_size {world_size}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of world_size {world_size}")
-        self.samples = (stream.tokens - 1) // sequence_length
+        self._windows = windows(stream, sequence_length) if stream.masked else None
+        self.samples = (stream.tokens - 1) // sequence_length if self._windows is None else len(self._windows[0])
         """Samples an epoch."""
         if self.samples < 1:
             raise ValueError(f"{stream.tokens} tokens hold no sample of sequence_length {sequence_length}")
@@ -73,7 +75,12 @@ class TrainingBatches:
         first = step * self._global_batch + self._first
         numbers = np.arange(first, first + self._mine)
         indices = sample_indices(numbers, self.samples, self._seed)
-        batch = _assemble(self._stream, indices * self._length, self._length, self._document_mask)
+        if self._windows is None:
+            starts = indices * self._length
+            ends = starts + self._length + 1
+        else:
+            starts, ends = (each[indices] for each in self._windows)
+        batch = _assemble(self._stream, starts, ends, self._length, self._document_mask)
         made = {name: array.reshape(-1, self._micro_batch, self._length) for name, array in batch.items()}
         return made | {"samples": numbers.reshape(-1, self._micro_batch)}
 
@@ -87,13 +94,15 @@ def evaluation_batches(
     evenly over the stream, the same ones at every call.
     """
     targets = max(0, stream.tokens - 1)
-    windows, cut = -(-targets // sequence_length), sequence_length
-    chosen = np.arange(windows)
+    starts, ends = windows(stream, sequence_length)
+    chosen, cut = np.arange(len(starts)), sequence_length
     if max_tokens is not None and max_tokens < targets:
         count, cut = max(1, max_tokens // sequence_length), min(sequence_length, max_tokens)
-        chosen = np.arange(count) * max(1, targets // sequence_length) // count
+        whole = len(starts) if stream.masked else max(1, targets // sequence_length)
+        chosen = np.unique(np.arange(count) * whole // count)
     for at in range(0, len(chosen), batch):
-        made = _assemble(stream, chosen[at : at + batch] * sequence_length, sequence_length, document_mask)
+        rows_at = chosen[at : at + batch]
+        made = _assemble(stream, starts[rows_at], ends[rows_at], sequence_length, document_mask)
         made["targets"][:, cut:] = IGNORED
         missing = batch - len(made["inputs"])
         if missing:
@@ -104,17 +113,21 @@ def evaluation_batches(
         yield made
 
 
-def _assemble(stream: TokenStream, starts: Array, length: int, document_mask: bool) -> Batch:
-    """Arrays (samples, length) for the windows at `starts`; where the stream ends early, inputs are 0 and targets -100."""
+def _assemble(stream: TokenStream, starts: Array, ends: Array, length: int, document_mask: bool) -> Batch:
+    """Arrays (samples, length) for windows of at most length + 1 tokens; behind their ends, inputs are 0 and targets -100."""
     tokens = np.zeros((len(starts), length + 1), np.int64)
     begins = np.zeros((len(starts), length + 1), bool)
-    ends = np.minimum(starts + length + 1, stream.tokens)
+    supervised = np.zeros_like(begins)
     for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         tokens[row, : end - start] = stream.window(start, end - start)
+        if stream.masked:
+            supervised[row, : end - start] = stream.supervised(start, end - start)
         if document_mask:
             begins[row, stream.document_starts(start, end) - start] = True
     inputs, targets = tokens[:, :-1].copy(), tokens[:, 1:].copy()  # two arrays, since one of them is changed below
     targets[np.arange(1, length + 1) >= (ends - starts)[:, None]] = IGNORED
+    if stream.masked:
+        targets[~supervised[:, 1:]] = IGNORED
     if not document_mask:
         return {"inputs": inputs, "targets": targets}
     # The first token of the next document does not follow from the end of this one.

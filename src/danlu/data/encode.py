@@ -40,6 +40,13 @@ def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item,
             yield from zip(waiting[0], waiting[1].result(), strict=True)
 
 
+def sampled(items: Iterable[Item]) -> Iterator[tuple[Item, Array]]:
+    """As ``encoded``, of conversations, whose tokens are made when they are read."""
+    for item in items:
+        assert item.document.sample is not None
+        yield item, item.document.sample.ids
+
+
 def framed(texts: list[str], tokenizer: Tokenizer) -> list[Array]:
     """Token ids of texts, begin and end included."""
     before = [] if tokenizer.begin_id is None else [tokenizer.begin_id]

@@ -30,6 +30,8 @@ class Ledger:
     documents: int = 0
     empty: int = 0
     bad: int = 0
+    cut: int = 0
+    """Conversations that were longer than a sample; counted among the documents."""
     text_bytes: int = 0
     """UTF-8 bytes of the documents."""
     examples: list[str] = field(default_factory=list)
@@ -86,6 +88,7 @@ class Ledger:
             "documents": self.documents,
             "empty": self.empty,
             "bad": self.bad,
+            "cut": self.cut,
             "text_bytes": self.text_bytes,
             "examples": self.examples,
             "ignored": dict(sorted(self.ignored.items())),

@@ -13,12 +13,15 @@ from typing import Any, NoReturn
 
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
+from danlu.data.chat import template
+from danlu.data.chat.read import conversations
+from danlu.data.chat.samples import Sampler
 from danlu.data.curate.contamination.held_out import LISTED, HeldOut, held_out
 from danlu.data.curate.final import NOISE
 from danlu.data.curate.job import curate, settings_of, summary
 from danlu.data.curate.noise import Count
 from danlu.data.curate.page import write_page
-from danlu.data.encode import Item, encoded, framed
+from danlu.data.encode import Item, encoded, framed, sampled
 from danlu.data.ledger import Ledger, one_line
 from danlu.data.prepared import FORMAT, INDEX, Prepared, is_prepared
 from danlu.data.progress import Progress, amount
@@ -91,8 +94,9 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
     made, origin = chosen or _tokenizer(data, listing, folder, report)
     reuse.check_vocabulary(made.vocab_size, recipe, "the tokenizer's vocabulary")
     ledger = Ledger(data.bad_line_limit, ignored=listing.ignored)
+    sampler = _sampler(recipe, made)
     compared = held_out(data, listing.files, folder)
-    splits, tally = _write(data, listing, made, ledger, folder, report, compared)
+    splits, tally = _write(data, listing, made, ledger, folder, report, compared, sampler)
     if compared is not None:
         report(f"decontaminated: {many(compared.repeated, 'training document')} left out that repeat a held-out one ({LISTED})")
     index = {
@@ -113,6 +117,7 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
         "curation": curation,
         "noise": _noise(data, splits, tally["noise tokens"]),
         "sources": listing.fingerprints,
+        "objective": recipe.train.objective,
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
@@ -166,6 +171,16 @@ def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
     )
 
 
+def _sampler(recipe: Recipe, made: Tokenizer) -> Sampler | None:
+    """What makes samples of conversations, where the recipe trains on these."""
+    if recipe.train.objective != "sft":
+        return None
+    path = recipe.data.tokenizer.path
+    assert path is not None, "contradictions() saw to it"
+    chat = recipe.data.chat
+    return Sampler(made, template.load(path, chat.template), chat.supervise == "all", recipe.data.sequence_length + 1)
+
+
 def _empty(ledger: Ledger) -> UserError:
     first = f"; the first bad one: {ledger.examples[0]}" if ledger.examples else ""
     return UserError(
@@ -174,14 +189,20 @@ def _empty(ledger: Ledger) -> UserError:
 
 
 def _items(
-    data: DataSection, listing: Listing, ledger: Ledger, tally: dict[str, float], compared: HeldOut | None
+    data: DataSection,
+    listing: Listing,
+    ledger: Ledger,
+    tally: dict[str, float],
+    compared: HeldOut | None,
+    sampler: Sampler | None,
 ) -> Iterator[Item]:
     """Documents with their split, source after source, pass after pass."""
     for listed in listing.unreadable:
         ledger.skip(*listed)
     for passed in range(math.ceil(max(source.weight for source in data.sources))):
         files = [file for file in listing.files if data.sources[file.source].weight > passed]
-        for document in read.documents(files, ledger if passed == 0 else Ledger()):
+        counted = ledger if passed == 0 else Ledger()
+        for document in read.documents(files, counted) if sampler is None else conversations(files, counted, sampler):
             size = len(document.text.encode("utf-8"))
             where = place(document.text)
             if where.split < data.validation_fraction:
@@ -198,21 +219,31 @@ def _items(
 
 
 def _write(
-    data: DataSection, listing: Listing, made: Tokenizer, ledger: Ledger, folder: Path, report: Report, compared: HeldOut | None
+    data: DataSection,
+    listing: Listing,
+    made: Tokenizer,
+    ledger: Ledger,
+    folder: Path,
+    report: Report,
+    compared: HeldOut | None,
+    sampler: Sampler | None,
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Encode everything into shards; return the splits of the index, the documents left out by weight, and tokens of noise."""
     writers = {
-        split: ShardWriter(folder, split, token_dtype(made.vocab_size), data.shard_tokens) for split in (TRAIN, VALIDATION)
+        split: ShardWriter(folder, split, token_dtype(made.vocab_size), data.shard_tokens, sampler is not None)
+        for split in (TRAIN, VALIDATION)
     }
     tally = {"smallest": 1.0, "left out": 0, "noise tokens": 0}
     noise = os.path.join(folder.with_name(CURATED), NOISE, "")
     progress = Progress(report, ledger, listing.size)
     changed = tried = 0
-    for item, ids in encoded(_items(data, listing, ledger, tally, compared), made):
-        writers[item.split].add(ids, item.text_bytes)
+    items = _items(data, listing, ledger, tally, compared, sampler)
+    for item, ids in encoded(items, made) if sampler is None else sampled(items):
+        sample = item.document.sample
+        writers[item.split].add(ids, item.text_bytes, None if sample is None else sample.supervised)
         if item.document.place.startswith(noise):
             tally["noise tokens"] += len(ids)
-        if data.tokenizer.path is not None and tried < ROUND_TRIPS:
+        if data.tokenizer.path is not None and sampler is None and tried < ROUND_TRIPS:
             tried += 1
             changed += made.decode(ids[made.begin_id is not None : -1].tolist()) != item.document.text
         progress.show()
@@ -248,6 +279,8 @@ def _summary(index: dict[str, Any], ledger: Ledger, report: Report, seconds: flo
         f"read: {many(ledger.files, 'file')}, {many(ledger.documents, 'document')}, {amount(ledger.text_bytes)} of text, "
         f"{ledger.empty:,} empty, {ledger.bad:,} bad records"
     )
+    if ledger.cut:
+        report(f"note: {many(ledger.cut, 'conversation')} cut at data.sequence_length, with supervised tokens left in each")
     for example in ledger.examples[:3]:
         report(f"bad: {example}")
     if noise := index["noise"]:

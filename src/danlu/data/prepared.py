@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from danlu.data.shards import KINDS
 from danlu.data.stream import TokenStream
 from danlu.data.tokenizer import FILE
 from danlu.errors import UserError
@@ -111,7 +112,8 @@ def _files(index: dict[str, Any]) -> list[tuple[str, int, str]]:
         (f"{shard['name']}.{kind}", shard[f"{kind}_file"]["bytes"], shard[f"{kind}_file"]["sha256"])
         for split in index["splits"].values()
         for shard in split["shards"]
-        for kind in ("tokens", "starts")
+        for kind in KINDS
+        if f"{kind}_file" in shard
     ]
 
 

@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from danlu.data.sources import SourceFile, format_of, packed
 from danlu.data.table import rows
 from danlu.data.text import BYTE_ORDER_MARK, NotText, decode
 from danlu.data.web import archived, page_text
+
+if TYPE_CHECKING:
+    from danlu.data.chat.samples import Sample
 
 LONGEST = 64 << 20
 """Bytes of the longest line, JSON value or whole file that is taken as one document."""
@@ -46,6 +49,8 @@ class Document(NamedTuple):
     """What a stage of curation found, as an ISO 639-1 code."""
     code: bool = False
     """Whether it is program code, to which rules for prose do not apply."""
+    sample: Sample | None = None
+    """Of a conversation: its tokens, and which of them are supervised."""
 
 
 def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:
@@ -71,7 +76,7 @@ def read(files: Iterable[SourceFile], ledger: Ledger, readers: Mapping[str, Read
         before = ledger.records
         try:
             if kind == "parquet":
-                yield from _parquet(file, ledger)
+                yield from readers["parquet"](file, None, ledger)
             else:
                 with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
                     ledger.current = raw
@@ -247,7 +252,7 @@ def _json(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
         ledger.empty += 1
 
 
-def _parquet(file: SourceFile, ledger: Ledger) -> Iterator[Document]:
+def _parquet(file: SourceFile, _: None, ledger: Ledger) -> Iterator[Document]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -280,6 +285,7 @@ _READERS: dict[str, Reader] = {
     "whole": _whole,
     "lines": _lines,
     "json": _json,
+    "parquet": _parquet,
     "page": _page,
     "table": _table,
     "warc": _archive,

@@ -10,6 +10,8 @@ import numpy as np
 
 STARTS = np.dtype("<i8")
 """Type of the positions, in tokens from the beginning of the shard."""
+KINDS = ("tokens", "starts", "supervised")
+"""Files of a shard: ids, first positions of documents, and, where not every token is supervised, one byte for each token."""
 _BUFFER = 1 << 20
 
 
@@ -40,20 +42,25 @@ class _HashedFile:
 class ShardWriter:
     """Writes the documents of one split. A document lies in one shard; a shard is closed once it has `shard_tokens`."""
 
-    def __init__(self, folder: Path, split: str, dtype: np.dtype[Any], shard_tokens: int) -> None:
+    def __init__(self, folder: Path, split: str, dtype: np.dtype[Any], shard_tokens: int, masked: bool = False) -> None:
+        """With `masked`, a third file of a shard says of each token whether it is supervised."""
         self._folder, self._split, self._dtype, self._shard_tokens = folder, split, dtype, shard_tokens
-        self._files: tuple[_HashedFile, _HashedFile] | None = None
+        self._masked = masked
+        self._files: list[_HashedFile] | None = None
         self._shard: dict[str, Any] = {}
         self.shards: list[dict[str, Any]] = []
         self.tokens = self.documents = self.text_bytes = 0
 
-    def add(self, ids: np.ndarray[Any, Any], text_bytes: int) -> None:
-        """Append a document of at least one token; `text_bytes` are the UTF-8 bytes of its text."""
+    def add(self, ids: np.ndarray[Any, Any], text_bytes: int, supervised: np.ndarray[Any, Any] | None = None) -> None:
+        """Append a document of at least one token; `text_bytes`: UTF-8 bytes of its text; `supervised`: (tokens,) bool."""
         if self._files is None:
             name = f"{self._split}-{len(self.shards):05d}"
             self._shard = {"name": name, "tokens": 0, "documents": 0, "text_bytes": 0}
-            self._files = _HashedFile(self._folder / f"{name}.tokens"), _HashedFile(self._folder / f"{name}.starts")
-        tokens, starts = self._files
+            kinds = KINDS if self._masked else KINDS[:2]
+            self._files = [_HashedFile(self._folder / f"{name}.{kind}") for kind in kinds]
+        tokens, starts = self._files[:2]
+        if supervised is not None:
+            self._files[2].write(supervised.astype(np.uint8))
         starts.write(np.array([self._shard["tokens"]], STARTS))
         tokens.write(ids.astype(self._dtype))
         for counts, one in (("tokens", len(ids)), ("documents", 1), ("text_bytes", text_bytes)):
@@ -64,9 +71,8 @@ class ShardWriter:
     def _close_shard(self) -> None:
         if self._files is None:
             return
-        tokens, starts = self._files
+        self._shard |= {f"{kind}_file": file.close() for kind, file in zip(KINDS, self._files, strict=False)}
         self._files = None
-        self._shard |= {"tokens_file": tokens.close(), "starts_file": starts.close()}
         self.shards.append(self._shard)
         self.tokens += self._shard["tokens"]
         self.documents += self._shard["documents"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.shards import STARTS
+from danlu.data.shards import KINDS, STARTS
 from danlu.errors import UserError
 
 OPEN_SHARDS = 64
@@ -25,14 +25,15 @@ SMALL = 256 << 20
 
 
 class _Shard:
-    """Both files of a shard, mapped."""
+    """The files of a shard, mapped."""
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], large: bool) -> None:
-        self.maps = _map(folder / f"{name}.tokens"), _map(folder / f"{name}.starts")
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], large: bool, masked: bool) -> None:
+        self.maps = [_map(folder / f"{name}.{kind}") for kind in (KINDS if masked else KINDS[:2])]
         if large and hasattr(mmap, "MADV_RANDOM"):
             self.maps[0].madvise(mmap.MADV_RANDOM)  # windows are read in random order: reading ahead is wasted
         self.tokens: Array = np.frombuffer(self.maps[0], dtype)
         self.starts: Array = np.frombuffer(self.maps[1], STARTS)
+        self.supervised: Array = np.frombuffer(self.maps[2], np.uint8) if masked else np.empty(0, np.uint8)
 
     def release(self) -> None:
         """Drop the pages from this process; the next read maps them again."""
@@ -61,6 +62,8 @@ class TokenStream:
         self.documents: int = split["documents"]
         self.text_bytes: int = split["text_bytes"]
         """UTF-8 bytes of the documents' text."""
+        self.masked: bool = any("supervised_file" in shard for shard in split["shards"])
+        """Whether not every token is supervised, as in conversations."""
         self._names: list[str] = [shard["name"] for shard in split["shards"]]
         self._firsts: list[int] = list(accumulate((shard["tokens"] for shard in split["shards"]), initial=0))
         self._large = self.tokens * dtype.itemsize + self.documents * STARTS.itemsize > SMALL
@@ -73,7 +76,7 @@ class TokenStream:
     def _shard(self, number: int) -> _Shard:
         shard = self._open.get(number)
         if shard is None:
-            shard = self._open[number] = _Shard(self.folder, self._names[number], self.dtype, self._large)
+            shard = self._open[number] = _Shard(self.folder, self._names[number], self.dtype, self._large, self.masked)
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)
         self._open.move_to_end(number)
@@ -102,6 +105,11 @@ class TokenStream:
             number, _, low, high = parts[0]
             return self._shard(number).tokens[low:high].copy()
         return np.concatenate([self._shard(n).tokens[a:b] for n, _, a, b in parts] or [np.empty(0, self.dtype)])
+
+    def supervised(self, start: int, length: int) -> Array:
+        """Whether each token of [start, start + length) is supervised, bool; of a masked stream."""
+        parts = self._parts(start, start + length)
+        return np.concatenate([self._shard(n).supervised[a:b] for n, _, a, b in parts] or [np.empty(0, np.uint8)]).astype(bool)
 
     def document_starts(self, start: int, stop: int) -> Array:
         """Positions in [start, stop) at which documents begin, ascending, int64."""

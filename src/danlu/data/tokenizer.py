@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -45,6 +46,10 @@ class Tokenizer:
         """Put before a document; None: nothing is."""
         self.end_id: int = self._id(end, origin)
         """Put after a document."""
+        self.unknown_id: int | None = _unknown(data, vocabulary)
+        """Stands for what the tokenizer does not know; None: it knows all text."""
+        self.byte_ids: list[int] = _byte_ids(data, vocabulary)
+        """Tokens of one byte that is no character by itself."""
         # A tokenizer that puts a mark before each text (SentencePiece does) would put it between two pieces too.
         whole, first, second = (ids.tolist() for ids in self._ids(["x\ny", "x\n", "y"]))
         self._cuttable = whole == first + second
@@ -83,6 +88,17 @@ class Tokenizer:
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
+    def encode_markup(self, text: str) -> tuple[Array, Array]:
+        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64."""
+        encoding = self._markup.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    @cached_property
+    def _markup(self) -> Any:
+        tokenizer = _from_bytes(self._data, "")
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
     def encode_batch(self, texts: Sequence[str]) -> list[Array]:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
         counts, pieces = [], []
@@ -109,6 +125,30 @@ class Tokenizer:
         """The text of token ids; special tokens are spelled out unless skipped."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _unknown(data: bytes, vocabulary: dict[str, int]) -> int | None:
+    """The id of the unknown token that the model names, by its text or, as Unigram does, by its number."""
+    model = json.loads(data)["model"]
+    number = model.get("unk_id")
+    return number if isinstance(number, int) else vocabulary.get(model.get("unk_token") or "")
+
+
+_BYTE = re.compile(r"<0x([89A-F][0-9A-F])>")
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_HIGH = {chr(byte) for byte in _PRINTABLE if byte >= 0x80} | {
+    chr(0x100 + at) for at, byte in enumerate(sorted(set(range(0x100)) - _PRINTABLE)) if byte >= 0x80
+}
+"""Stand for bytes beyond ASCII in a byte-level vocabulary (Radford et al. 2019): printable Latin-1 for itself, the others in
+order from U+0100."""
+
+
+def _byte_ids(data: bytes, vocabulary: dict[str, int]) -> list[int]:
+    """Tokens of one byte beyond ASCII: those of byte fallback, or of a byte-level vocabulary. Other kinds have none."""
+    fallback = [number for token, number in vocabulary.items() if _BYTE.fullmatch(token)]
+    if fallback or b'"ByteLevel"' not in data:
+        return fallback
+    return [vocabulary[token] for token in sorted(_HIGH) if token in vocabulary]
 
 
 def _pieces(text: str) -> list[str]:

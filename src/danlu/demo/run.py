@@ -44,7 +44,7 @@ def recipe_of(fault: str, corpus: Path) -> Recipe:
             "evaluate_every": 50,
             "evaluate_tokens": 8192,
         },
-        "watch": {"print_every": 20},
+        "watch": {"print_every": 20, "statistics_every": 10, "histograms_every": 0},
         "checkpoint": {"every": 100},
         "doctor": {"time_share": 1.0},
     }

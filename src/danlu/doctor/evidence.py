@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from danlu.doctor.series import Series
+from danlu.watch.names import SIGNALS
 
 LOSS = "train/loss"
 """Loss of the step, on its own batch."""
@@ -23,6 +24,9 @@ STEP = "time/step"
 DATA_WAIT = "time/data_wait"
 COMMUNICATION = "time/communication"
 IDLE = "time/pipeline_idle"
+
+INVARIANTS = ("batch", "optimizer", "probe", "sample", "weights")
+"""Groups of signals that are measured for the doctor alone."""
 
 MEANINGS = {
     LOSS: "loss of the step's own batch",
@@ -41,28 +45,7 @@ MEANINGS = {
     "time/communication@N": "seconds of a step that rank N waited for the others",
     "layer/NAME/gradient_norm": "gradient norm of one layer",
     "layer/NAME/update_ratio": "RMS of a layer's update / RMS of its weights",
-    "layer/NAME/moved": "share of a layer's weights that are not what they were at the start",
-    "weights/bf16_share": "share of the weights that moved that bfloat16 holds without rounding",
-    "weights/tied_difference": "largest difference between embeddings that are to be one",
-    "optimizer/NAME": "beta1, beta2, epsilon, weight_decay, learning_rate in force; decayed_vectors, left_out, kept_gradients, "
-    "updates: how many",
-    "batch/supervised": "share of the tokens that have a target",
-    "batch/target_offset_K": "share of the targets that are the token K places behind their input",
-    "batch/end_supervised": "share of the ends of documents that are a target",
-    "batch/entropy": "entropy of the tokens' frequencies in a batch, nats",
-    "batch/repeated": "share of the samples that came before in the same epoch",
-    "batch/same_order": "of the samples seen in an epoch before, the share that came at one distance",
-    "batch/neighbours": "share of the samples that go on where the one before ends",
-    "batch/hash": "a number made of all tokens of the batch",
-    "batch/shared": "share of the data ranks that have the batch of another one",
-    "probe/batch_loss": "loss of the step's batch in an evaluation ahead of it",
-    "probe/batch_loss_after": "the same after the step",
-    "probe/offset_K": "loss with the token K places behind the input as target",
-    "probe/again": "difference of two evaluations of the same",
-    "probe/future": "change of the loss with the tokens behind",
-    "probe/document": "change of the loss with the document before",
-    "probe/far": "change of the loss with all positions moved to the end of the context",
-    "probe/unplaced": "change of the loss with all positions 0",
+    **{name: meaning for name, meaning in SIGNALS.items() if name.split("/")[0] in INVARIANTS},
 }
 """Every signal a rule reads, and what it has to hold. They are danlu's own names; imported logs are renamed to them."""
 

@@ -40,8 +40,11 @@ def said(text: Text, language: Language) -> str:
     return text.zh if language == "zh" else text.en
 
 
-def lines(diagnosis: Diagnosis, language: Language, everything: bool = False) -> Iterator[str]:
-    """What the terminal shows; with everything, also why rules could not judge."""
+RULES = Text("rules", "条规则")
+
+
+def lines(diagnosis: Diagnosis, language: Language, everything: bool = False, asked: Text = RULES) -> Iterator[str]:
+    """What the terminal shows; with everything, also why some could not judge. `asked` is what was: rules, or audits."""
     for finding in diagnosis.findings:
         yield from _finding(finding, language)
         yield ""
@@ -50,9 +53,9 @@ def lines(diagnosis: Diagnosis, language: Language, everything: bool = False) ->
         yield said(Text("nothing found", "没有发现问题"), language)
     yield said(
         Text(
-            f"{judged} rules found nothing; {len(unjudged)} lack the data to judge"
+            f"{judged} {asked.en} found nothing; {len(unjudged)} lack the data to judge"
             + ("" if everything else " (--all says which)"),
-            f"{judged} 条规则没有发现问题；{len(unjudged)} 条缺少数据，无法判断" + ("" if everything else "（--all 列出）"),
+            f"{judged} {asked.zh}没有发现问题；{len(unjudged)} 条缺少数据，无法判断" + ("" if everything else "（--all 列出）"),
         ),
         language,
     )

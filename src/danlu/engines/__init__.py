@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.engines.base import Engine, Gpus
+from danlu.environment import Nodes, place
 from danlu.errors import UserError
-from danlu.launch.environment import Nodes, place
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -39,6 +39,8 @@ def _check_paddle(recipe: Recipe) -> None:
     for field, there in found.items():
         if there:
             raise UserError(f"{field} is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+    if memory.recompute == "selective":
+        raise UserError("memory.recompute: selective is not part of the paddle engine yet; use full, or train.engine=torch")
     if train.device == "cpu" and train.precision != "fp32":
         raise UserError(
             f"train.precision: {train.precision} has no matrix products in paddle on a CPU; use fp32, or train.engine=torch"

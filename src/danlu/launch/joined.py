@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from danlu import engines, live_page, stages
+from danlu.environment import Place, check
 from danlu.errors import DanluError
-from danlu.launch.environment import Place, check
 from danlu.launch.start import clear
 from danlu.plural import many
 from danlu.recipe import Recipe

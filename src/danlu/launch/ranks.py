@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 
 import danlu
-from danlu import engines, heartbeat
+from danlu import engines, environment, heartbeat
+from danlu.environment import Place
 from danlu.errors import DanluError, Interrupted, RunStopped, UserError
-from danlu.launch import cause, environment
-from danlu.launch.environment import Place
+from danlu.launch import cause
 from danlu.launch.start import logs_of
 from danlu.launch.watchdog import Watchdog
 from danlu.parent import end_with_parent

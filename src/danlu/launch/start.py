@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from danlu import engines
+from danlu.environment import Nodes
 from danlu.errors import UserError
 from danlu.heartbeat import beat_file
-from danlu.launch.environment import Nodes
 from danlu.launch.watchdog import watching
 from danlu.recipe import Recipe
 

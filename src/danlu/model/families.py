@@ -22,6 +22,8 @@ class _Traits(NamedTuple):
     """config.json has `attention_bias`: one switch for the biases of query, key, value and output."""
     mlp_bias: bool = False
     """config.json has `mlp_bias`."""
+    use_bias: bool = False
+    """config.json has `use_bias`: one switch for the biases of all seven projections."""
     qkv_bias: bool = False
     """Query, key and value always have biases, the output projection never."""
     qk_norm: bool = False
@@ -30,6 +32,10 @@ class _Traits(NamedTuple):
     """Which layers a sliding window can apply to."""
     head_dim: int | None = None
     """What an absent `head_dim` means; None: hidden_size / num_attention_heads."""
+    tied: bool = False
+    """What an absent `tie_word_embeddings` means."""
+    rope_theta: float = 10000.0
+    """What an absent base of the rotary frequencies means."""
 
 
 _FAMILIES: dict[Family, _Traits] = {
@@ -37,6 +43,7 @@ _FAMILIES: dict[Family, _Traits] = {
     "mistral": _Traits("MistralForCausalLM", window="all layers"),
     "qwen2": _Traits("Qwen2ForCausalLM", qkv_bias=True, window="later layers"),
     "qwen3": _Traits("Qwen3ForCausalLM", attention_bias=True, qk_norm=True, window="later layers", head_dim=128),
+    "ernie4_5": _Traits("Ernie4_5ForCausalLM", use_bias=True, head_dim=128, tied=True, rope_theta=500_000.0),
 }
 
 
@@ -83,11 +90,13 @@ def check_family(shape: ModelShape) -> None:
         _refuse_shape(f"qkv_bias must be true and output_bias false for family {family}; llama can have both or none")
     if traits.attention_bias and shape.qkv_bias != shape.output_bias:
         _refuse_shape(f"qkv_bias and output_bias must be equal for family {family}; qwen2 is the family with qkv_bias alone")
-    if (shape.qkv_bias or shape.output_bias) and not (traits.qkv_bias or traits.attention_bias):
+    if traits.use_bias and len({shape.qkv_bias, shape.output_bias, shape.mlp_bias}) > 1:
+        _refuse_shape(f"qkv_bias, output_bias and mlp_bias must be equal for family {family}; llama can have them apart")
+    if (shape.qkv_bias or shape.output_bias) and not (traits.qkv_bias or traits.attention_bias or traits.use_bias):
         _refuse_shape(
             f"qkv_bias and output_bias must be false for family {family}; llama can have both, qwen2 has qkv_bias alone"
         )
-    if shape.mlp_bias and not traits.mlp_bias:
+    if shape.mlp_bias and not (traits.mlp_bias or traits.use_bias):
         _refuse_shape(f"mlp_bias must be false for family {family}; llama is the family that can have it")
     if window and traits.window == "none":
         _refuse_shape(f"sliding_window must be null for family {family}; mistral, qwen2 and qwen3 can have one")
@@ -145,6 +154,9 @@ def to_hugging_face(
         config["attention_bias"] = shape.qkv_bias
     if traits.mlp_bias:
         config["mlp_bias"] = shape.mlp_bias
+    if traits.use_bias:
+        config["use_bias"] = shape.mlp_bias
+        config["pad_token_id"] = None  # else ERNIE's classes take token 0 for padding and never train its embedding
     if traits.window != "none":
         config["sliding_window"] = shape.sliding_window
     if traits.window == "later layers":
@@ -187,9 +199,10 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelShape:
     head_dim = _whole(config, "head_dim", traits.head_dim or hidden // heads)
     max_length = _whole(config, "max_position_embeddings")
     window, full_layers = _window(config, family, traits, layers)
-    attention_bias = traits.attention_bias and _flag(config, "attention_bias")
+    use_bias = traits.use_bias and _flag(config, "use_bias")
+    attention_bias = (traits.attention_bias and _flag(config, "attention_bias")) or use_bias
     try:
-        theta, scaling = _rope(config, max_length)
+        theta, scaling = _rope(config, max_length, traits.rope_theta)
         return ModelShape(
             family=family,
             vocab_size=_whole(config, "vocab_size"),
@@ -200,10 +213,10 @@ def from_hugging_face(config: Mapping[str, Any]) -> ModelShape:
             kv_heads=None if kv_heads == heads else kv_heads,
             head_size=None if head_dim * heads == hidden else head_dim,
             max_sequence_length=max_length,
-            tied_embeddings=_flag(config, "tie_word_embeddings"),
+            tied_embeddings=_flag(config, "tie_word_embeddings", traits.tied),
             qkv_bias=attention_bias or traits.qkv_bias,
             output_bias=attention_bias,
-            mlp_bias=traits.mlp_bias and _flag(config, "mlp_bias"),
+            mlp_bias=(traits.mlp_bias and _flag(config, "mlp_bias")) or use_bias,
             qk_norm=traits.qk_norm,
             rope_theta=theta,
             rope_scaling=scaling,
@@ -237,11 +250,13 @@ def _refuse_unrepresentable(config: Mapping[str, Any], family: Family, traits: _
     # Qwen2 configurations may carry attention_bias with either value; its classes do not read it.
     if config.get("attention_bias") and not (traits.attention_bias or traits.qkv_bias):
         _refuse(f"attention_bias is true; family {family} has no attention biases")
+    if config.get("use_bias") and not traits.use_bias:
+        _refuse(f"use_bias is true; family {family} has no such switch")
     if config.get("mlp_bias") and not traits.mlp_bias:
         _refuse(f"mlp_bias is true; family {family} has no MLP biases")
 
 
-def _rope(config: Mapping[str, Any], max_length: int) -> tuple[float, RopeScaling | None]:
+def _rope(config: Mapping[str, Any], max_length: int, base: float) -> tuple[float, RopeScaling | None]:
     """Base and scaling, looked up in the order of transformers: rope_scaling before rope_parameters before the top level."""
     field = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     given = config.get(field) or {}
@@ -251,7 +266,7 @@ def _rope(config: Mapping[str, Any], max_length: int) -> tuple[float, RopeScalin
         _refuse(f"{field} differs by layer type ({', '.join(given)}); danlu has one rotation for all layers")
     if given.get("partial_rotary_factor") not in (None, 1):
         _refuse(f"{field}.partial_rotary_factor is {given['partial_rotary_factor']}; danlu rotates whole heads only")
-    theta = _number(given, "rope_theta", _number(config, "rope_theta", 10000.0), inside=field)
+    theta = _number(given, "rope_theta", _number(config, "rope_theta", base), inside=field)
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return theta, None
@@ -325,9 +340,9 @@ def _number(config: Mapping[str, Any], field: str, default: float | None = None,
     return float(value)
 
 
-def _flag(config: Mapping[str, Any], field: str) -> bool:
-    """True or false; an absent or null field is false, as in all four families."""
+def _flag(config: Mapping[str, Any], field: str, default: bool = False) -> bool:
+    """True or false; an absent or null field has the default."""
     value = config.get(field)
     if value is not None and not isinstance(value, bool):
         _refuse(f"{field} must be true or false, not {value!r}")
-    return bool(value)
+    return default if value is None else value

@@ -16,7 +16,7 @@ Frequencies = NDArray[np.float64]
 def frequencies(shape: ModelShape) -> tuple[Frequencies, float]:
     """Inverse frequencies in radians a position, shape (head_dim / 2,), and the factor that cos and sin are multiplied by.
 
-    Dimension pair i turns by theta^(-2i / head_dim) a position; the pairs are (i, i + head_dim / 2), the Hugging Face layout.
+    Dimension pair i turns by theta^(-2i / head_dim) a position; which two dimensions make a pair is the family's.
     UserError if a scaling lacks a setting or contradicts itself.
     """
     check_scaling(shape.rope_scaling)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-Family = Literal["llama", "mistral", "qwen2", "qwen3"]
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "ernie4_5"]
 
 
 class RopeScaling(BaseModel):
@@ -82,6 +82,11 @@ class ModelShape(Architecture):
     def key_value_heads(self) -> int:
         """Key/value heads, resolved."""
         return self.kv_heads or self.heads
+
+    @property
+    def interleaved_rotary(self) -> bool:
+        """Whether rotary positions turn the pairs (2 i, 2 i + 1) of a head and not (i, i + head_dim / 2)."""
+        return self.family == "ernie4_5"
 
     @property
     def head_dim(self) -> int:

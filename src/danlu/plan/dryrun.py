@@ -7,6 +7,7 @@ does (the output, and a logarithm for each row and head). The loss works on piec
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,8 +78,10 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
 def _curve(job: Job, shape: ModelShape, rank: int, left_out: int) -> Any:
     """(parts, 4 + kinds) bytes: of each part of the step that is linear in the depth, what it has at its fullest moment.
 
-    The first four columns are the states and the largest activations of the part.
+    The first four columns are the states and the largest activations of the whole step.
     """
+    if job.pipeline == 1:  # then the model is one stage; else its layers are left out stage by stage
+        shape, left_out = shape.model_copy(update={"layers": shape.layers - left_out}), 0
     recipe, fake = _recipe(job, shape), FakeTensorMode(allow_non_fake_inputs=True)
     if job.devices > 1:
         world = rank * job.data * job.tensor
@@ -90,7 +93,7 @@ def _curve(job: Job, shape: ModelShape, rank: int, left_out: int) -> Any:
             with fake:
                 batch = random_batch(recipe)
                 _as_after_a_step(engine)
-                with metered(engine) as meter:
+                with metered(engine) as meter, _no_garbage():
                     engine.mark_with(meter)
                     engine.train_step(batch, 1e-4)
                 return _parts(meter, engine)
@@ -113,7 +116,7 @@ def _parts(meter: Meter, engine: _Engine) -> Any:
         begin = min(begin, held.shape[1] - 1)
         part = slice(begin, max(end, begin + 1))
         most = begin + int(held[:, part].sum(axis=0).argmax())
-        rows.append([*states, activations[part].max(), *held[:, most]])
+        rows.append([*states, activations.max(), *held[:, most]])
     return np.array(rows, dtype=np.int64)
 
 
@@ -121,7 +124,7 @@ def _measured(parts: Any) -> Measured:
     weights, gradients, optimizer = (int(each) for each in parts[0, :3])
     kinds = parts[parts[:, 4:].sum(axis=1).argmax(), 4:]
     at_peak = {name: int(each) for name, each in zip(MEMORY_KINDS, kinds, strict=True)}
-    return Measured(weights, gradients, optimizer, int(parts[:, 3].max()), int(kinds.sum()), at_peak)
+    return Measured(weights, gradients, optimizer, int(parts[0, 3]), int(kinds.sum()), at_peak)
 
 
 class _Known(Layout):
@@ -199,6 +202,17 @@ def _as_after_a_step(engine: _Engine) -> None:
     for parameter in engine.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step(1e-4, True)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """When garbage is collected depends on what else was made: in two runs that are compared it would be at different moments."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

@@ -18,13 +18,16 @@ LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
 """Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU."""
 
 
-def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int]) -> float:
-    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight."""
-    return max(_Moments(job, rank, held, in_flight).all())
+def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> float:
+    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight.
+
+    ``share`` is how much of them ZeRO leaves to it between steps.
+    """
+    return max(_Moments(job, rank, held, in_flight, share).all())
 
 
 class _Moments:
-    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int]) -> None:
+    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> None:
         self.job, one = job, job.dimensions
         self.first, self.last = rank == 0, rank == job.pipeline - 1
         self.layers = sum(job.stages[rank])
@@ -34,9 +37,8 @@ class _Moments:
         self.table = one.table / job.tensor
         self.mixed = job.precision != "fp32"
         width = states(job)
-        split = job.shards if job.zero_stage else 1
         away = job.offload != "none"
-        self.base = held / split * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
+        self.base = held * share * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
         again = 1 / job.recompute_every if job.recompute != "none" else 0.0
         copy = 2 * self.layer if self.mixed else 0.0
         self.copied = copy * (1 - again)

@@ -35,6 +35,11 @@ class Dimensions:
     """Three MLP matrices and no biases (Llama), or two and biases everywhere (GPT)."""
     positions: int = 0
     """Rows of a learned position table; 0: rotary."""
+    qkv_bias: bool = False
+    """These four are a gated decoder's (Qwen 2 and 3); GPT has its biases anyway."""
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
 
     @classmethod
     def from_shape(cls, shape: ModelShape) -> Dimensions:
@@ -48,6 +53,10 @@ class Dimensions:
             vocab=shape.vocab_size,
             head_size=shape.head_dim,
             tied_embeddings=shape.tied_embeddings,
+            qkv_bias=shape.qkv_bias,
+            output_bias=shape.output_bias,
+            mlp_bias=shape.mlp_bias,
+            qk_norm=shape.qk_norm,
         )
 
     @property
@@ -72,15 +81,22 @@ class Dimensions:
 
     @property
     def small_parameters(self) -> int:
-        """Norms and biases of one layer."""
+        """Norms of one layer, and biases that every tensor rank has whole."""
         if self.gated_mlp:
-            return 2 * self.hidden
+            return (2 + self.output_bias + self.mlp_bias) * self.hidden + self.qk_norm * 2 * self.head_size
         return 4 * self.hidden + self.query_width + 2 * self.kv_width + self.ffn + 2 * self.hidden
+
+    @property
+    def column_biases(self) -> int:
+        """Biases of one layer that tensor ranks split, with the columns that they are added to."""
+        if not self.gated_mlp:
+            return 0
+        return self.qkv_bias * (self.query_width + 2 * self.kv_width) + self.mlp_bias * 2 * self.ffn
 
     @property
     def layer_parameters(self) -> int:
         """All parameters of one layer."""
-        return self.attention_parameters + self.mlp_parameters + self.small_parameters
+        return self.attention_parameters + self.mlp_parameters + self.small_parameters + self.column_biases
 
     @property
     def table(self) -> int:

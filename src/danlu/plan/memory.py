@@ -12,7 +12,7 @@ from danlu.plan.constants import allocator
 from danlu.plan.fullest import fullest
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.parameters import StateWidths, states, trainable_parameters, weight_parameters
+from danlu.plan.parameters import StateWidths, largest_shards, states, trainable_parameters, weight_parameters
 
 WORKSPACE = 0.05e9
 """Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
@@ -110,7 +110,7 @@ def exceeds(job: Job, hardware: Hardware) -> bool:
 
 def _stages(job: Job, reserved: float) -> Iterator[StageMemory]:
     shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved)
-    parameters = zip(weight_parameters(job), trainable_parameters(job), strict=True)
+    parameters = zip(weight_parameters(job), trainable_parameters(job), largest_shards(job), strict=True)
     return (_stage(shared, rank, *counts) for rank, counts in enumerate(parameters))
 
 
@@ -122,15 +122,16 @@ def in_flight(job: Job, rank: int) -> Sequence[int]:
     return [min(job.pipeline - rank, m)] * v  # no such schedule exists; 1F1B on every chunk stands in
 
 
-def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemory:
+def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float) -> StageMemory:
     job, width, z = shared.job, shared.width, shared.job.zero_stage
-    split = job.shards if z == 3 or (z and job.engine.fully_sharded) else 1
-    weights = trained * width.weight / split
+    share = shard / held if z else 1.0
+    whole = z < 3 and not job.engine.fully_sharded  # the weights; the gradients, too, up to stage 1
+    weights = trained * width.weight * (1.0 if whole else share)
     if job.lora is not None:
-        weights += _frozen_bytes(job, rank, held) / split
-    gradients = trained * width.gradient / (job.shards if z >= 2 or split > 1 else 1)
-    master = trained * width.master / (job.shards if z else 1)
-    optimizer = trained * width.optimizer / (job.shards if z else 1)
+        weights += _frozen_bytes(job, rank, held) * (1.0 if whole else share)
+    gradients = trained * width.gradient * (1.0 if whole and z < 2 else share)
+    master = trained * width.master * share
+    optimizer = trained * width.optimizer * share
     if job.offload != "none":
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
@@ -146,13 +147,19 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
     # The loss is over when the last layer's backward pass begins: what each holds for itself is not there at the same time.
     temporaries = kept + max(cached, shared.working + layer_copy - logits)
     communication = _communication(job, width, held, trained, sum(chunks))
-    whole = _whole_embedding_gradient(job, rank)
+    rest = _whole_embedding_gradient(job, rank)
     if job.data == 1:
-        gradients += whole
+        gradients += rest
     elif job.zero_stage < 2 or job.pipeline > 1:
-        communication += whole
+        communication += rest
     parts = weights + gradients + master + optimizer
     moving = (activations + logits + embedding + communication + temporaries) * shared.reserved
+    elsewhere = 0.0
+    if job.engine_name == "danlu":
+        elsewhere = parts + moving / shared.reserved - fullest(job, rank, held, flying, share)
+    overhead = WORKSPACE + moving * (1 - 1 / shared.reserved)
+    bound = parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE
+    estimate = parts + moving / shared.reserved + overhead - elsewhere
     return StageMemory(
         weights=weights,
         gradients=gradients,
@@ -163,9 +170,9 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float) -> StageMemo
         embedding=embedding,
         communication=communication,
         temporaries=temporaries,
-        overhead=WORKSPACE + moving * (1 - 1 / shared.reserved),
-        elsewhere=parts + moving / shared.reserved - fullest(job, rank, held, flying) if job.engine_name == "danlu" else 0.0,
-        bound=parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE + FIXED_MARGIN,
+        overhead=overhead,
+        elsewhere=elsewhere,
+        bound=max(bound, estimate) + FIXED_MARGIN,
     )
 
 

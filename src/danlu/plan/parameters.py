@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from danlu.plan.job import Job
 
@@ -38,12 +39,33 @@ def states(job: Job) -> StateWidths:
 def weight_parameters(job: Job) -> tuple[float, ...]:
     """Parameters per pipeline rank on one device, split over tensor ranks and not over data ranks."""
     one, t = job.dimensions, job.tensor
-    layer = (one.attention_parameters + one.mlp_parameters) / t + one.small_parameters
+    layer = (one.attention_parameters + one.mlp_parameters + one.column_biases) / t + one.small_parameters
     counts = [sum(chunks) * layer for chunks in job.stages]
-    counts[0] += one.table / t + one.positions * one.hidden
+    table = ceil(one.vocab / t) * one.hidden  # on the first tensor rank, which has most
+    counts[0] += table + one.positions * one.hidden
     if job.pipeline > 1 or not one.tied_embeddings:
-        counts[-1] += one.table / t
+        counts[-1] += table
     counts[-1] += one.final_norm
+    return tuple(counts)
+
+
+def largest_shards(job: Job) -> tuple[float, ...]:
+    """Of these what the first data rank holds under ZeRO. FSDP splits every tensor by its rows; the first part is the largest."""
+    one, n = job.dimensions, job.shards
+    if not job.engine.fully_sharded or not one.gated_mlp:
+        return tuple(count / n for count in weight_parameters(job))
+    query, kv, ffn = (width // job.tensor for width in (one.query_width, one.kv_width, one.ffn))
+    shapes = [(query, one.hidden), *2 * [(kv, one.hidden)], (one.hidden, query)]
+    shapes += [*2 * [(ffn, one.hidden)], (one.hidden, ffn), *(2 + one.output_bias + one.mlp_bias) * [(one.hidden, 1)]]
+    shapes += one.qkv_bias * [(query, 1), (kv, 1), (kv, 1)] + one.mlp_bias * 2 * [(ffn, 1)]
+    shapes += one.qk_norm * 2 * [(one.head_size, 1)]
+    layer = sum(ceil(rows / n) * columns for rows, columns in shapes)
+    table = ceil(ceil(one.vocab / job.tensor) / n) * one.hidden
+    counts = [float(sum(chunks) * layer) for chunks in job.stages]
+    counts[0] += table
+    if job.pipeline > 1 or not one.tied_embeddings:
+        counts[-1] += table
+    counts[-1] += ceil(one.final_norm / n)
     return tuple(counts)
 
 

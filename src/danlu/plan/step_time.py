@@ -223,10 +223,31 @@ def _data(job: Job, hardware: Hardware, rate: Rates, forward: float, backward: f
     """Gradient reduction (and ZeRO's gathering of weights) that the layers' own work does not hide, on the stage with most."""
     if job.shards == 1:
         return 0.0
-    group = Group(job.shards, job.tensor)
     exchange = _sharded if job.zero_stage == 3 or (job.zero_stage and job.engine.fully_sharded) else _replicated
+    data = _DataRanks(job, hardware, rate, Group(job.shards, job.tensor), forward, backward)
     counts = zip(weight_parameters(job), trainable_parameters(job), map(sum, job.stages), strict=True)
-    return max(exchange(job, hardware, rate, group, *count, forward, backward) for count in counts)
+    return max(exchange(data, *count) for count in counts)
+
+
+@dataclass(frozen=True)
+class _DataRanks:
+    """Between whom gradients and weights are exchanged, and beside what."""
+
+    job: Job
+    hardware: Hardware
+    rate: Rates
+    group: Group
+    forward: float
+    """Of one layer and one micro-batch. Seconds."""
+    backward: float
+
+    def gather(self, size: float) -> float:
+        """Seconds in which every rank gets all of so many bytes, or the sums of its part of them."""
+        return gather_seconds(size, self.group, self.hardware, self.rate)
+
+    def reduce(self, size: float) -> float:
+        """Seconds in which every rank gets the sums of so many bytes."""
+        return reduce_seconds(size, self.group, self.hardware, self.rate)
 
 
 def _beside(work: float, communication: float) -> float:
@@ -236,56 +257,35 @@ def _beside(work: float, communication: float) -> float:
     return max(0.0, communication - work) + OVERLAP_SLOWDOWN * min(work, communication)
 
 
-def _replicated(
-    job: Job,
-    hardware: Hardware,
-    rate: Rates,
-    group: Group,
-    held: float,
-    trained: float,
-    layers: int,
-    forward: float,
-    backward: float,
-) -> float:
+def _replicated(data: _DataRanks, held: float, trained: float, layers: int) -> float:
     """Gradients are reduced once, in buckets, beside the last backward pass; ZeRO 1 gathers what its ranks have updated."""
+    job = data.job
     sent = 2 if job.pure else job.engine.gradient_width_sent
-    once = gather_seconds if job.zero_stage and job.engine.scatters_gradients else reduce_seconds
+    once = data.gather if job.zero_stage and job.engine.scatters_gradients else data.reduce
     buckets = max(1, ceil(trained * 2 / job.engine.bucket))
-    reduce = buckets * once(trained * sent / buckets, group, hardware, rate)
-    exposed = _beside(layers * backward if job.engine.overlaps_gradients else 0.0, reduce)
+    exposed = _beside(layers * data.backward if job.engine.overlaps_gradients else 0.0, buckets * once(trained * sent / buckets))
     if job.zero_stage == 0:
         return exposed
     pieces = max(1, layers * job.engine.gathers_per_layer)
-    return exposed + pieces * gather_seconds(held * job.width / pieces, group, hardware, rate)
+    return exposed + pieces * data.gather(held * job.width / pieces)
 
 
-def _sharded(
-    job: Job,
-    hardware: Hardware,
-    rate: Rates,
-    group: Group,
-    held: float,
-    trained: float,
-    layers: int,
-    forward: float,
-    backward: float,
-) -> float:
+def _sharded(data: _DataRanks, held: float, trained: float, layers: int) -> float:
     """FSDP: every layer's weights are gathered beside the layer before, and its gradients reduced beside the one behind.
 
     Gradients wait for the last micro-batch, except at stage 2. Stage 3 gathers again in the backward pass. Between a pipeline's
     micro-batches weights stay gathered.
     """
-    layers = max(layers, 1)
+    job, layers = data.job, max(layers, 1)
     sent, width = (2, 2) if job.pure else (job.engine.gradient_width_sent, job.engine.gathered_width)
-    gather = gather_seconds(held / layers * width, group, hardware, rate)
-    reduce = gather_seconds(trained / layers * sent, group, hardware, rate)
+    gather, reduce = data.gather(held / layers * width), data.gather(trained / layers * sent)
     m = job.micro_batches
     gathers = 1 if job.pipeline > 1 else m
     reductions = m if job.zero_stage == 2 and job.pipeline == 1 else 1
     again = gather if job.zero_stage == 3 and job.pipeline == 1 else 0.0
-    seconds = gathers * (layers * _beside(forward, gather) + gather)
-    seconds += (m - reductions) * layers * _beside(backward, again)
-    return seconds + reductions * (layers * _beside(backward, again + reduce) + reduce)
+    seconds = gathers * (layers * _beside(data.forward, gather) + gather)
+    seconds += (m - reductions) * layers * _beside(data.backward, again)
+    return seconds + reductions * (layers * _beside(data.backward, again + reduce) + reduce)
 
 
 def _optimizer(job: Job, hardware: Hardware, rate: Rates) -> float:

@@ -18,7 +18,16 @@ def contradictions(recipe: Recipe) -> list[Problem]:
     layout = (
         [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
     )  # looked at again when the planner has filled it in
-    return [*_stages(recipe), *layout, *_steps(recipe), *_profile(recipe), *_validation(recipe), *_model(recipe)]
+    return [
+        *_stages(recipe),
+        *layout,
+        *_steps(recipe),
+        *_profile(recipe),
+        *_validation(recipe),
+        *_conversations(recipe),
+        *_adapters(recipe),
+        *_model(recipe),
+    ]
 
 
 def _stages(recipe: Recipe) -> list[Problem]:
@@ -31,6 +40,29 @@ def _stages(recipe: Recipe) -> list[Problem]:
         early = stages[stages.index(late) - 1]
         return [Problem(("stages",), f"{early} stands before {late}, which it needs; write [{', '.join(in_order)}]")]
     return []
+
+
+def _conversations(recipe: Recipe) -> list[Problem]:
+    if recipe.train.objective != "sft":
+        return []
+    problems = []
+    if recipe.data.tokenizer.path is None:
+        text = "sft needs the tokenizer of a model that is trained already; give data.tokenizer.path"
+        problems.append(Problem(("train", "objective"), text))
+    if recipe.data.curate is not None:
+        problems.append(Problem(("data", "curate"), "chooses plain documents, and sft reads conversations; leave it out"))
+    return problems
+
+
+def _adapters(recipe: Recipe) -> list[Problem]:
+    if recipe.train.lora is None:
+        return []
+    found = {
+        "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
+        "is not there on the paddle engine yet; give train.engine torch, or leave it out": recipe.train.engine == "paddle",
+        "is not there beside parallel.tensor yet; give tensor 1, and data or pipeline instead": recipe.parallel.tensor > 1,
+    }
+    return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
 
 
 def _batch(recipe: Recipe) -> list[Problem]:

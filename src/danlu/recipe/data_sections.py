@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from danlu.recipe.curate_sections import CurateSection
@@ -65,12 +67,29 @@ class TokenizerSection(Section):
         return self.train or (None if self.path else TrainTokenizer())
 
 
+class ChatSection(Section):
+    """How conversations become samples, where train.objective is sft."""
+
+    template: str | None = Field(
+        None, description="A file of Jinja, or `chatml`; null: the chat template that the tokenizer's folder has."
+    )
+    supervise: Literal["assistant", "all"] = Field(
+        "assistant", description="What is learned: the assistant's answers with what ends a turn, or every token."
+    )
+
+
 class DataSection(Section):
     """From raw text to batches."""
 
     sources: list[Source] = Field(min_length=1, description="Where the text comes from.")
     tokenizer: TokenizerSection = Field(TokenizerSection(), description="Train one, or load one.")
     curate: CurateSection | None = Field(None, description="Stages that choose documents; null: all that can be read are taken.")
+    executor: Literal["local", "ray"] = Field(
+        "local",
+        description="Where curation runs: in processes of this machine, or as tasks of a Ray cluster; the result is the same.",
+        json_schema_extra=RESUMABLE,
+    )
+    chat: ChatSection = Field(ChatSection(), description="Of conversations (train.objective: sft).")
     memory: str = Field(
         "4GiB",
         pattern=r"^[1-9][0-9]* ?(MiB|GiB)$",

@@ -43,16 +43,33 @@ class ScheduleSection(Section):
         return self
 
 
+class LoraSection(Section):
+    """Low-rank adapters are trained beside the weights of model.hugging_face, which stay as they are."""
+
+    rank: int = Field(16, ge=1, description="Width of each adapter.")
+    alpha: float = Field(32.0, gt=0, description="What an adapter adds is multiplied by alpha / rank.")
+    targets: list[str] = Field(
+        ["*_proj"],
+        min_length=1,
+        description="Matrices that get one: patterns for a name such as `model.layers.0.self_attn.q_proj`, or for its last part.",
+    )
+
+
 class TrainSection(Section):
     """How the model is trained."""
 
     engine: Literal["torch", "paddle"] = Field(
         "torch", description="The framework; a run can change it on the way.", json_schema_extra=RESUMABLE
     )
+    objective: Literal["pretrain", "sft"] = Field(
+        "pretrain",
+        description="pretrain: continue any text; sft: answer in conversations, of which only the answers are supervised.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU when there is one.")
     steps: int = Field(1000, gt=0, description="Optimizer steps.")
     global_batch: int = Field(32, gt=0, description="Samples an optimizer step, over all micro-batches and ranks.")
     optimizer: OptimizerSection = Field(OptimizerSection(), description="The update rule.")
+    lora: LoraSection | None = Field(None, description="Adapters instead of all weights; null: all weights are trained.")
     schedule: ScheduleSection = Field(ScheduleSection(), description="The learning rate over the steps.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."

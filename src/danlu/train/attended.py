@@ -85,11 +85,9 @@ class Attendant:
         start = time.perf_counter()
         step, place = position.step, position.step + position.data_offset
         found = of_batch(batch, self.end_id) | self.repeats.measure(place, rows(batch["inputs"]))
-        if self._looks(step):
-            self.weights.look(self.engine.vitals())
-            if self.recipe.parallel.data > 1:
-                different = len(set(self.engine.gather(found["batch/hash"])))
-                found["batch/shared"] = 1 - different / self.recipe.parallel.data
+        if self._looks(step) and self.recipe.parallel.data > 1:
+            different = len(set(self.engine.gather(found["batch/hash"])))
+            found["batch/shared"] = 1 - different / self.recipe.parallel.data
         if self._probes(step):
             found |= self.probe.measure(self.whole[place])
         self.seconds += time.perf_counter() - start

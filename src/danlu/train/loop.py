@@ -15,13 +15,14 @@ from danlu import heartbeat
 from danlu.data.batches import TrainingBatches, evaluation_batches
 from danlu.data.prepared import Prepared
 from danlu.doctor import show
+from danlu.doctor.finding import Finding
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
 from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
 from danlu.plural import many
 from danlu.recipe import Recipe
-from danlu.train import checkpoint, replicas, treatment
+from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
 from danlu.train.header import header_rows
 from danlu.train.imported import tokenizer_warning
@@ -109,10 +110,10 @@ class _Session:
             rank=engine.data_rank,
             world_size=recipe.parallel.data,
         )
+        self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
-        self.attendant = Attendant(recipe, shape, engine, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -158,6 +159,9 @@ class _Session:
         self.event("start" if resumed is None else "resume", resumed or "training starts")
         for warning in self.warnings:
             self.event("warning", warning)
+        if resumed is None:
+            for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
+                self._tell("before step 1", finding)
 
     def _open_segment(self) -> None:
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
@@ -264,8 +268,7 @@ class _Session:
             return False
         news = self.attendant.news(self.position)
         for finding in news:
-            self.event("finding", finding.verdict.en, finding=show.as_json_finding(finding))
-            self.live.note(f"step {step}: {show.one_line(finding)}")
+            self._tell(f"step {step}", finding)
         back = treatment.treat(self.engine, self.checkpoints, self.recipe.doctor, self.position, news, self._finish_save)
         if back is None:
             return False
@@ -279,6 +282,10 @@ class _Session:
         self._open_segment()
         self._save(background=False)  # or a run that is killed now would meet the same batches again
         return True
+
+    def _tell(self, when: str, finding: Finding) -> None:
+        self.event("finding", finding.verdict.en, finding=show.as_json_finding(finding))
+        self.live.note(f"{when}: {show.one_line(finding)}")
 
     def _train(self, batch: Batch, rate: float) -> StepResult:
         step = self.position.step + 1
@@ -324,7 +331,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self.recording.step(position.step, result, values, seconds, waited)
+        self.attendant.add(position.step, self.recording.step(position.step, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(

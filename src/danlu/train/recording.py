@@ -49,8 +49,10 @@ class Recording:
         result, self.observed = self.engine.observed_step(batch, learning_rate, histograms)
         return result
 
-    def step(self, step: int, result: StepResult, values: Mapping[str, float], seconds: float, waited: float) -> None:
-        """Record a step that is done, and all that is due with it. ``values`` are its own figures."""
+    def step(
+        self, step: int, result: StepResult, values: Mapping[str, float], seconds: float, waited: float
+    ) -> Mapping[str, float]:
+        """Record a step that is done, and all that is due with it. ``values`` are its own figures. Returns what was recorded."""
         start = time.perf_counter()
         parts = {"data_wait": waited, **result.seconds}
         self.parts.append(parts)
@@ -75,6 +77,7 @@ class Recording:
             if spreads:
                 self.recorder.histograms(step, spreads)
         self.seconds = time.perf_counter() - start
+        return found
 
     def memory(self, step: int, ranks: list[dict[str, int]]) -> None:
         """Record what the memory meter found, by rank."""

@@ -8,8 +8,9 @@ import re
 from importlib import resources
 from typing import Any
 
-SCRIPTS = ("words", "format", "place", "source", "chart", "charts", "picture", "health", "panels", "page")
-"""Parts of the page's script, in this order one script: each may use what is above it, and, once all run, what is below."""
+SCRIPTS = ("words", "format", "place", "axes", "{source}", "chart", "charts", "picture", "health", "panels", "page")
+"""Parts of the page's script, in this order one script; `source` is where data comes from: EMBEDDED or SERVER."""
+EMBEDDED, SERVER = "embedded", "server"
 POLICY = "default-src 'none'; script-src {script}; style-src {style}; connect-src {connect}; img-src data:"
 _FOLDER = resources.files("danlu.watch")
 
@@ -24,7 +25,7 @@ def page(title: str, data: dict[str, Any]) -> str:
         policy=f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         style=f"<style>{style()}</style>",
         data=payload,
-        script=f"<script>{script()}</script>",
+        script=f"<script>{script(EMBEDDED)}</script>",
     )
 
 
@@ -39,9 +40,9 @@ def live_page() -> str:
     )
 
 
-def script() -> str:
-    """All of the page's script, with the library that draws its charts."""
-    return _text("vendor/uPlot.iife.min.js") + "\n".join(_text(f"page/{part}.js") for part in SCRIPTS)
+def script(source: str) -> str:
+    """All of the page's script, with the library that draws its charts; data comes from EMBEDDED or SERVER."""
+    return _text("vendor/uPlot.iife.min.js") + "\n".join(_text(f"page/{part.format(source=source)}.js") for part in SCRIPTS)
 
 
 def style() -> str:

@@ -60,6 +60,7 @@ def collect(run_folder: Path) -> dict[str, Any]:
         "headline": _headline(summary, evaluation, metrics),
         "model": _model(recipe, summary),
         "status": metrics.pop("status", None),
+        "total": metrics.get("total"),
         **{
             key: metrics.get(key, empty)
             for key, empty in (("names", []), ("histogram_names", []), ("events", []), ("events_total", 0))
@@ -100,6 +101,7 @@ def _metrics(path: Path) -> dict[str, Any]:
         "events_total": len(happened),
         "seconds": sum(segment.seen - segment.started for segment in segments),
         "status": status(segments, ending(segments, happened)),
+        "total": segments[-1].info.get("steps") if segments else None,
         "first_loss": first(path, "train/loss"),
         "loss": newest(path, "train/loss"),
         "speed": newest(path, "train/tokens_per_second", RECENT),

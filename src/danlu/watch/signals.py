@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ BYTES = 1 << 30
 """Memory that signals may take; beyond it those that were not asked for longest go."""
 
 PORTION = 20_000
+FIRST_SIGHT_SECONDS = 0.5
+"""Before a long signal is read in the background: first sights of other charts go first."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Signals:
     def _read_wanted(self) -> None:
         while True:
             key = self._wanted.get()
+            time.sleep(FIRST_SIGHT_SECONDS)
             try:
                 self.series(*key)
             except UserError:  # whoever asks for it next is told

@@ -47,6 +47,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama yarn": {"rope_scaling": YARN, "kv_heads": 1},
     "mistral window": {"family": "mistral", "hidden_size": 50, "head_size": 8, "sliding_window": 7, "tied_embeddings": True},
     "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 7, "full_attention_layers": 1},
+    "ernie": {"family": "ernie4_5", "tied_embeddings": True, "head_size": 16, "rope_theta": 500_000.0},
+    "ernie biases": {"family": "ernie4_5", "qkv_bias": True, "output_bias": True, "mlp_bias": True},
     "qwen3 wide heads": {"family": "qwen3", "qk_norm": True, "head_size": 16, "rope_theta": 1e6},
 }
 MASKED = ("llama", "mistral window", "qwen2 window after one layer")
@@ -150,6 +152,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+    job("load", shape_of(), do="load")
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
     job("bf16", shape_of(), do="train", overrides=["train.precision=bf16"])
     good = randomised(shape_of()).parameters
@@ -277,6 +280,11 @@ def test_dropout_masks_are_those_of_torch(outcomes: Callable[[str], Outcome]) ->
     expected = np.stack([dropout.keep(keys, half, 18).numpy() for half in (0, 1)])
     assert 0.6 < expected.mean() < 0.8
     assert np.array_equal(outcomes("dropout").out["keep"], expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_come_in_order_and_errors_as_they_are(workers: int, outcomes: Callable[[str], Outcome]) -> None:
+    assert outcomes("load").out[f"{workers} workers"].tolist() == ["2", "3", "4", "step 5 cannot be read"]
 
 
 def test_continuations(outcomes: Callable[[str], Outcome]) -> None:

@@ -94,6 +94,29 @@ def dropout(folder: Path, job: dict[str, Any]) -> Arrays:
     return {"keep": np.stack([made.keep(keys, half, 18).numpy() for half in (0, 1)])}
 
 
+class Source:
+    """Step n holds n; step 5 cannot be read."""
+
+    def __getitem__(self, step: int) -> dict[str, np.ndarray]:
+        if step == 5:
+            raise UserError("step 5 cannot be read")
+        return {"inputs": np.full((2, 3), step)}
+
+
+def load(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Batches in the order of the steps, and what is raised for one that cannot be read."""
+    engine = engine_of(job)
+    found = {}
+    for workers in (0, 2):
+        batches = engine.loader(Source(), range(2, 8), workers)
+        seen = [int(np.asarray(next(batches)["inputs"])[1, 2]) for _ in range(3)]
+        try:
+            next(batches)
+        except UserError as error:
+            found[f"{workers} workers"] = np.array([*map(str, seen), str(error)])
+    return found
+
+
 def main(root: Path) -> None:
     for folder in sorted(path for path in root.iterdir() if path.is_dir()):
         job = json.loads((folder / "job.json").read_text())

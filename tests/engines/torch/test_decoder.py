@@ -46,6 +46,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_scaling": YARN,
     },
     "qwen3 wide heads": {"family": "qwen3", "qk_norm": True, "head_size": 16, "rope_theta": 1e6},
+    "ernie": {"family": "ernie4_5", "tied_embeddings": True, "head_size": 16, "rope_theta": 500_000.0},
+    "ernie biases, no groups": {"family": "ernie4_5", "qkv_bias": True, "output_bias": True, "mlp_bias": True, "kv_heads": None},
     "qwen3 biases, tied, window after two layers": {
         "family": "qwen3",
         "qk_norm": True,

@@ -1,4 +1,4 @@
-"""Where the passes of curation run: in this process, or in several."""
+"""Calls in this process, in several, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from danlu.data.progress import EVERY, amount
 
 Job = tuple[Any, ...]
 """A function, which can be pickled, and its arguments."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work; it changes nothing in the result."""
+
+    count: int = 1
+    """Processes; on Ray tasks at a time, 0: as many as the cluster takes."""
+    executor: Literal["local", "ray"] = "local"
 
 
 @contextmanager
@@ -35,19 +45,28 @@ def settled(load: Callable[[], object]) -> Iterator[None]:
         gc.unfreeze()
 
 
-def each(jobs: Iterable[Job], workers: int) -> Iterator[tuple[int, Any]]:
-    """Call job[0](*job[1:]) for all jobs, in processes if there are several; yield number and result as they come."""
-    if workers <= 1:
+def each(jobs: Iterable[Job], workers: Workers) -> Iterator[tuple[int, Any]]:
+    """Call job[0](*job[1:]) for all jobs; yield number and result as they come.
+
+    Raises:
+        BrokenProcessPool: a worker was killed; on Ray: again and again.
+    """
+    if workers.executor == "ray":
+        from danlu.data.curate.on_ray import each_on_ray
+
+        yield from each_on_ray(jobs, workers.count)
+        return
+    if workers.count <= 1:
         for number, (function, *arguments) in enumerate(jobs):
             yield number, function(*arguments)
         return
     context = multiprocessing.get_context("forkserver")  # a fork of this process would copy threads and locks in any state
     context.set_forkserver_preload(["danlu.data.curate.shard", "danlu.data.dedup.kernels", "danlu.data.json_scan"])
-    with ProcessPoolExecutor(workers, context, initializer=gc.freeze) as pool:
+    with ProcessPoolExecutor(workers.count, context, initializer=gc.freeze) as pool:
         waiting = {}
         for number, (function, *arguments) in enumerate(jobs):
             waiting[pool.submit(function, *arguments)] = number
-            if len(waiting) >= 2 * workers:
+            if len(waiting) >= 2 * workers.count:
                 finished, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield waiting.pop(future), future.result()

@@ -63,6 +63,7 @@ def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies
                 out.write(rejection("dedup", rule, value, place, line, kept=leader))
     with Lines(spool) as lines:
         lines.copy(~leaves & (spool.draws() == 0), aside)
+    (spool.folder / LEFT_OUT).write_text(str(partial.stat().st_size))
     os.replace(partial, left_out)
     os.replace(aside, kept)
     return tally
@@ -86,7 +87,9 @@ def noise_pass(spool: Spool, field: str, folder: Path, drawn: Array, copies: Arr
     found = zip(
         spool.failures(rows), _places(spool, rows), lines_of(spool, rows), lengths.tolist(), alike.tolist(), strict=True
     )  # fmt: skip
-    with (folder / LEFT_OUT / f"{name}.jsonl").open("ab", buffering=1 << 20) as out:
+    with (folder / LEFT_OUT / f"{name}.jsonl").open("r+b", buffering=1 << 20) as out:
+        out.seek(int((spool.folder / LEFT_OUT).read_text()))
+        out.truncate()  # what another call, which was broken off, has left
         for why, place, line, length, is_copy in found:
             rule = f"{why['stage']}.{why['rule']}"
             tally.turned_down(rule, why["value"], place, partial_text(tally, rule, line, field), length)

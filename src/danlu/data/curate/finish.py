@@ -12,7 +12,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.data.curate.account import Fate, fates
-from danlu.data.curate.execute import each, in_order
+from danlu.data.curate.execute import Workers, each, in_order
 from danlu.data.curate.final import KEPT, NOISE, Copies, last_pass, noise_pass, texts_of
 from danlu.data.curate.noise import Count, Noise, Pool, draw
 from danlu.data.curate.shard import Shard
@@ -35,7 +35,7 @@ class Finish:
     """The copies; None when they were not looked for."""
     sketches: Sketches | None
     folder: Path
-    workers: int
+    workers: Workers
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class Finish:
         found: Groups | None,
         sketches: Sketches | None,
         folder: Path,
-        workers: int,
+        workers: Workers,
     ) -> Finish:
         return cls(cut, spools, fates(spools, found and found.leader), found, sketches, folder, workers)
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from danlu import __version__
 from danlu.data.curate.account import account
-from danlu.data.curate.execute import each, settled, told
+from danlu.data.curate.execute import Workers, each, settled, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
 from danlu.data.curate.finish import Finish
 from danlu.data.curate.noise import Count, byte_sizes
@@ -49,7 +49,7 @@ FAR_BELOW = 1e9
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done, and with how much of the machine; the last two change no byte of the result."""
+    """What is done, and with how much of the machine; the last three change no byte of the result."""
 
     stages: tuple[Stage, ...] = ()
     plan: Plan | None = None
@@ -63,6 +63,7 @@ class Settings:
     bad_line_limit: float = 0.01
     workers: int = 1
     """0: as many as there are cores, but none for less than WORTH_A_PROCESS of input."""
+    executor: Literal["local", "ray"] = "local"
     memory: int = 4 << 30
     """Bytes that sorting the keys of all documents may take."""
 
@@ -79,6 +80,7 @@ def settings_of(data: DataSection) -> Settings:
         tokens=repr(data.tokenizer),
         bad_line_limit=data.bad_line_limit,
         workers=section.workers,
+        executor=data.executor,
         memory=byte_count(data.memory),
     )
 
@@ -218,9 +220,15 @@ def _load(settings: Settings) -> None:
         json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
 
 
+def _workers(listing: Listing, settings: Settings) -> Workers:
+    if settings.executor == "ray":
+        return Workers(settings.workers, "ray")
+    return Workers(settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS)))
+
+
 def _run(listing: Listing, partial: Path, settings: Settings, identity: str, report: Report, counter: Counter | None) -> None:
     plan = settings.plan
-    workers = settings.workers or max(1, min(os.cpu_count() or 1, listing.size // WORTH_A_PROCESS))
+    workers = _workers(listing, settings)
     cut = shards(listing.files)
     work = partial / WORK
     jobs = [(first_pass, shard, work, settings.stages, plan, settings.noise_ratio > 0) for shard in cut]
@@ -265,6 +273,8 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     }
     for row in made["sources"]:
         row["path"] = paths[row["source"]]
+    if _identity(listing, settings) != identity:
+        raise UserError("the sources changed while they were curated; start again")
     write_page(partial, made)
     write_json(partial / REPORT, made)
     (partial / STATE).unlink()

@@ -12,6 +12,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.data.curate.spool import Spool
+from danlu.errors import UserError
 
 AT_ONCE = 1 << 20
 """Bytes that are copied at a time."""
@@ -54,7 +55,7 @@ class Lines:
             self._files[number] = self._open.enter_context(self._paths[number].open("rb")).fileno()
         found = os.pread(self._files[number], stop - start, start)
         if len(found) < stop - start:
-            raise OSError(f"{self._paths[number]} has become shorter")
+            raise UserError(f"{self._paths[number]}: became shorter while it was curated; start again")
         return found
 
 

@@ -69,14 +69,17 @@ class Sketches:
 
     def estimates(self, left: Array, right: Array) -> Array:
         """Jaccard of pairs as estimated from the low bytes of their minima, of which one in 256 agrees by chance."""
+        from danlu.data.dedup import kernels
+
         found = np.empty(len(left))
         for start in range(0, len(left), AT_ONCE):
             pair = np.stack([left[start : start + AT_ONCE], right[start : start + AT_ONCE]])
             needed, places = np.unique(pair, return_inverse=True)
             low = self.low(needed)
             places = places.reshape(pair.shape)
-            agreeing = (low[places[0]] == low[places[1]]).mean(1)
-            found[start : start + AT_ONCE] = (agreeing - 1 / 256) / (1 - 1 / 256)
+            agreeing = np.empty(pair.shape[1], np.int64)
+            kernels.agreeing(low, places[0], places[1], agreeing)
+            found[start : start + AT_ONCE] = (agreeing / self.plan.permutations - 1 / 256) / (1 - 1 / 256)
         return found
 
     def buckets(self, column: int, memory: int) -> Iterator[tuple[Array, Array]]:

@@ -227,6 +227,16 @@ def flatten(parents: Array) -> None:
 
 
 @compiled
+def agreeing(low: Array, left: Array, right: Array, out: Array) -> None:
+    """Count the bytes in which rows left[i] and right[i] of low, (rows, P) uint8, agree."""
+    for i in range(len(left)):
+        a, b = _U64(left[i]), _U64(right[i])
+        out[i] = 0
+        for p in range(low.shape[1]):
+            out[i] += low[a, _U64(p)] == low[b, _U64(p)]
+
+
+@compiled
 def gather_round_best(low: Array, cuts: Array, needed: int, most: int, led: Array) -> None:
     """Give every row, best first, the first row before it that leads and agrees with it in `needed` bytes; -1: it leads itself.
 

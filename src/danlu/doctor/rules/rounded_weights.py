@@ -41,7 +41,7 @@ RULE = Rule(
     (SIGNAL,),
     f"{SHARE:.0%} of the weights that moved",
     "an update below half an ulp does nothing; a bfloat16 ulp is 2^-8 of a weight, and usual updates are 1e-3 of it",
-    "two copies of 256 weights a parameter from the device a look",
+    "one copy of 256 weights a parameter from the device a look",
     Severity.WARNING,
     check,
     frozenset({"unmoved_parameters", "dead_layers", "plateau", "slow_descent", "learning_rate_too_low"}),

@@ -12,9 +12,9 @@ NAMED = 4
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
-    layers = evidence.matching("layer/", "/moved")
+    layers = evidence.matching("sample/", "/moved")
     if not layers:
-        raise NotEnoughData("layer/NAME/moved is not recorded")
+        raise NotEnoughData("sample/NAME/moved is not recorded")
     late = {name: one.finite for name, one in layers.items() if one.finite.steps[-1] >= AFTER}
     if not late:
         raise NotEnoughData(f"the run has not made {AFTER} steps yet")
@@ -65,10 +65,10 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
 RULE = Rule(
     "unmoved_parameters",
     Text("trainable parameters that no step has moved", "没有任何一步更新过的可训练参数"),
-    ("layer/NAME/moved",),
+    ("sample/NAME/moved",),
     f"none of up to 256 weights differs from the start, {AFTER} steps or more after it",
     "a definition: Adam's first update is the learning rate, whatever the gradient",
-    "two copies of 256 weights a parameter from the device a look",
+    "one copy of 256 weights a parameter from the device a look",
     Severity.CRITICAL,
     check,
     frozenset(

@@ -1,4 +1,4 @@
-"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families.
+"""The decoder of the Llama, Mistral, Qwen2, Qwen3 and ERNIE 4.5 (dense) families.
 
 Module names are the Hugging Face tensor names. Matrices are (input, output), as paddle has them, and turned on their way to and
 from a file (danlu.engines.paddle.pieces).
@@ -7,7 +7,7 @@ Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import paddle
 import paddle.nn.functional as F
@@ -17,6 +17,9 @@ from danlu.engines.paddle.dropout import Dropout
 from danlu.engines.paddle.loss import linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
+
+if TYPE_CHECKING:
+    from danlu.engines.paddle.tensor_parallel import VocabularyShard
 
 
 class Cache(Protocol):
@@ -56,6 +59,7 @@ class Attention(nn.Layer):
             self.q_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
             self.k_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
         self.qk_norm = shape.qk_norm
+        self.interleaved = shape.interleaved_rotary
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
         b, t, _ = x_btd.shape
@@ -64,7 +68,7 @@ class Attention(nn.Layer):
         v_btgk = self.v_proj(x_btd).reshape([b, t, -1, self.head_dim])
         if self.qk_norm:
             q_bthk, k_btgk = self.q_norm(q_bthk), self.k_norm(k_btgk)
-        q_bthk, k_btgk = rotate(q_bthk, *rotary), rotate(k_btgk, *rotary)
+        q_bthk, k_btgk = (rotate(each, *rotary, self.interleaved) for each in (q_bthk, k_btgk))
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:
@@ -114,14 +118,16 @@ class Block(nn.Layer):
 
 
 class Decoder(nn.Layer):
-    """Tokens to the last hidden state."""
+    """Tokens to the last hidden state, or a part of the way."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, layers: range) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        # A stage of a pipeline has the embedding if it is the first one, and the norm if it is the last.
+        first, last = layers.start == 0, layers.stop == shape.layers
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
         # By number, so that a stage's parameters keep their names.
-        self.layers = nn.LayerDict({str(layer): Block(shape, layer) for layer in range(shape.layers)})
-        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon)
+        self.layers = nn.LayerDict({str(layer): Block(shape, layer) for layer in layers})
+        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
         inverse, self.attention_factor = frequencies(shape)
         self.frequencies = paddle.to_tensor(inverse, dtype="float32")
         self.window = shape.sliding_window
@@ -143,7 +149,7 @@ class Decoder(nn.Layer):
     ) -> Tensor:
         """Hidden states (b, t, d), after the last norm.
 
-        tokens_bt: int64.
+        tokens_bt: int64; the hidden states (b, t, d) of the stage before, where there is one.
         positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
         documents_bt: int32 document numbers; attention stays inside a number.
         samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
@@ -153,14 +159,16 @@ class Decoder(nn.Layer):
         if positions_bt is None:
             positions_bt = paddle.arange(start, start + t)[None]
         masks = attention_masks(start, t, documents_bt, self.window)
-        x_btd = self.embed_tokens(tokens_bt)
-        x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, t, 0), 0)
+        x_btd = tokens_bt
+        if self.embed_tokens is not None:
+            x_btd = self.embed_tokens(tokens_bt)
+            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, t, 0), 0)
         rotary = self._rotary(positions_bt)
         for layer, block in self.layers.items():
             x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, t, int(layer) + 1))
         if cache is not None:
             cache.length = start + t
-        return self.norm(x_btd)
+        return x_btd if self.norm is None else self.norm(x_btd)
 
     def _keys(self, samples_b: Tensor | None, t: int, layer: int) -> Tensor | None:
         return None if self.dropout is None or samples_b is None else self.dropout.keys(samples_b, t, layer)
@@ -173,13 +181,18 @@ class Decoder(nn.Layer):
 
 
 class CausalLM(nn.Layer):
-    """The decoder and its output embedding."""
+    """The decoder and its output embedding, or a stage of them."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, layers: range | None = None) -> None:
+        """``layers`` are those of a stage."""
         super().__init__()
-        self.model = Decoder(shape)
-        # Tied, the embedding (v, d) is used as it is; on its own, the head is a matrix (d, v) like the others.
-        self.lm_head = None if shape.tied_embeddings else linear(shape.hidden_size, shape.vocab_size, False)
+        self.model = Decoder(shape, layers or range(shape.layers))
+        self.vocabulary: VocabularyShard | None = None
+        """Where tensor ranks split the output embedding."""
+        # Tied, the embedding (v, d) is used as it is; on its own, or apart from it, the head is a matrix (d, v) like the others.
+        self.tied = shape.tied_embeddings and self.model.embed_tokens is not None
+        last = self.model.norm is not None
+        self.lm_head = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
 
     def forward(
         self,
@@ -191,13 +204,19 @@ class CausalLM(nn.Layer):
         scale: float = 1.0,
         samples_b: Tensor | None = None,
     ) -> Tensor:
-        """Logits (b, t, v); with targets, scale x the summed loss without ever making all logits."""
+        """Logits (b, t, v); with targets, scale x the summed loss without ever making all logits.
+
+        Before the last stage of a pipeline: hidden states (b, t, d).
+        """
         hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache, samples_b)
-        tied = self.lm_head is None
-        weight = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        if self.model.norm is None:
+            return hidden_btd
+        tied = self.tied
+        weight = self.model.embed_tokens.weight if tied else self.lm_head.weight
         if targets_bt is None:
-            return paddle.matmul(hidden_btd, weight, transpose_y=tied)
-        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied)
+            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
+            return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)
+        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied, self.vocabulary)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Any:
@@ -216,8 +235,11 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (x * paddle.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight).astype(dtype)
 
 
-def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + k/2), as the Hugging Face checkpoints expect; the arithmetic is FP32."""
+def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Rotate the pairs (i, i + k/2), or (2 i, 2 i + 1), as the family's checkpoints expect; the arithmetic is FP32."""
+    if interleaved:
+        first, second = x_bthk.astype("float32").unflatten(-1, [-1, 2]).unbind(-1)
+        return paddle.stack((first * cos - second * sin, second * cos + first * sin), axis=-1).flatten(-2).astype(x_bthk.dtype)
     first, second = x_bthk.astype("float32").chunk(2, axis=-1)
     return paddle.concat((first * cos - second * sin, second * cos + first * sin), axis=-1).astype(x_bthk.dtype)
 

@@ -19,24 +19,27 @@ from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle.clock import Clock
+from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
 from danlu.engines.paddle.loss import IGNORED
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.parallelise import parallelise
-from danlu.engines.paddle.pieces import turned
+from danlu.engines.paddle.pipeline import Pipeline
 from danlu.engines.paddle.process import keep_freed_memory, threads
-from danlu.engines.paddle.slices import array_of
-from danlu.engines.paddle.snapshot import Buffers, Lazy, optimizer_states, write
+from danlu.engines.paddle.slices import fill, written
+from danlu.engines.paddle.snapshot import Buffers, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
 from danlu.engines.paddle.trace import traced_step
-from danlu.engines.paddle.vitals import samples, settings
+from danlu.engines.paddle.vitals import samples
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
 from danlu.model.drawing import draw
+from danlu.model.families import tensor_shapes
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
+from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -56,16 +59,34 @@ class PaddleEngine:
         self._exact = False
         self.layout = Layout.start(recipe)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
-        self.model = parallelise(shape, recipe)
-        self.model.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
-        self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.pipeline: Pipeline | None = None
+        if self.layout.pipeline > 1:
+            ranges = split_layers(shape, recipe.parallel.pipeline * recipe.parallel.stages_a_rank)
+            build = lambda number: parallelise(shape, recipe, self.layout, ranges[number])  # noqa: E731
+            self.pipeline = Pipeline(build, recipe.parallel.stages_a_rank, shape, self.layout)
+            self.stages = self.pipeline.stages
+        else:
+            self.stages = [parallelise(shape, recipe, self.layout, range(shape.layers))]
+        for stage in self.stages:
+            stage.register_forward_pre_hook(lambda *_: heartbeat.tick())  # every micro-batch gets it on
+        self.parameters: dict[str, Tensor] = {
+            name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
+        }
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
-        self.optimizer = Optimizer(self.parameters, recipe, rates)
+        self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
+        self.shapes = tensor_shapes(shape)
+        """Of the whole tensors, as files have them."""
         self.names = {parameter.name: name for name, parameter in self.parameters.items()}
         """The Hugging Face name by paddle's own."""
         self.buffers = Buffers()
         self.clock = Clock()
         self.observer: Observer | None = None
+
+    @property
+    def model(self) -> CausalLM:
+        """What this process holds of the model, where there is no pipeline; without a layout, all of it."""
+        assert self.pipeline is None
+        return self.stages[0]
 
     def versions(self) -> dict[str, str]:
         """paddle, and the threads that it computes with on a CPU."""
@@ -88,20 +109,21 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), settings(self.optimizer))
+        return Vitals(samples(self.parameters), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
         for name, parameter in self.parameters.items():
             whole = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
-            parameter.set_value(np.ascontiguousarray(turned(name, whole)))
+            fill(name, parameter, whole, self.layout)
 
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.parameters, self.shape, folder, hugging_face_files(folder))
+        read_weights(self.parameters, self.shape, self.layout, folder, hugging_face_files(folder))
 
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
+        assert self.layout.hcg is None
         write_weights(self.parameters, folder, dtype)
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
@@ -112,18 +134,29 @@ class PaddleEngine:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
         tensors = {name: _tensor(array) for name, array in batch.items()}
         assert "samples" in tensors or not self.recipe.train.dropout
-        supervised = int((tensors["targets"] != IGNORED).sum())
+        supervised = int(self.layout.sum((tensors["targets"] != IGNORED).sum(), "data"))
         scale = self.optimizer.loss_scale
         if supervised == 0:
             return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
-        total = paddle.zeros([], dtype="float32")
-        for micro in range(tensors["inputs"].shape[0]):
-            with self.clock.during("forward"):
-                loss = self._loss({name: tensor[micro] for name, tensor in tensors.items()}, scale / supervised)
-            with self.clock.during("backward"), self._recomputing():
-                loss.backward()
-            total += loss.detach()
-        mean = float(total) / scale
+        # Fleet averages gradients over the data ranks; the factor turns that into the sum that they are here.
+        weight = scale * self.layout.data / supervised
+        micro_batches = [{name: tensor[micro] for name, tensor in tensors.items()} for micro in range(tensors["inputs"].shape[0])]
+        if self.pipeline is not None:
+            with self.clock.during("backward"), self._autocast():  # and, inside it, forward
+                total = self.pipeline.run(micro_batches, weight, train=True)
+                self.pipeline.sum_tied_gradients()
+        else:
+            total = paddle.zeros([], dtype="float32")
+            for micro in micro_batches:
+                with self.clock.during("forward"):
+                    loss = self._loss(micro, weight)
+                with self.clock.during("backward"), self._recomputing():
+                    loss.backward()
+                total += loss.detach()
+                self.optimizer.reducer.micro_batch_done()
+        mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
+        with self.clock.during("communication"):
+            self.optimizer.reducer.reduce()
         if self.observer is not None:
             self.observer.gradients(scale)
         with self.clock.during("optimizer"):
@@ -151,14 +184,20 @@ class PaddleEngine:
 
     @paddle.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
-        """In the training precision."""
+        """In the training precision; each data rank takes its rows, and every process gets the sums."""
         arrays = {name: _tensor(array) for name, array in batch.items() if name != "samples"}
         supervised = int((arrays["targets"] != IGNORED).sum())
-        total = 0.0
-        for first in range(0, arrays["inputs"].shape[0], self.recipe.micro_batch):
-            rows = {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in arrays.items()}
-            total += float(self._loss(rows, 1.0))
-        return total, supervised
+        mine = {name: tensor.chunk(self.layout.data)[self.data_rank] for name, tensor in arrays.items()}
+        micro_batches = [
+            {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}
+            for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch)
+        ]
+        if self.pipeline is not None:
+            with self._autocast():
+                total = self.pipeline.run(micro_batches, 1.0, train=False)
+        else:
+            total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
+        return float(self.layout.sum(total, "data")), supervised
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
@@ -170,24 +209,26 @@ class PaddleEngine:
                 f"the prompt has {len(tokens)} tokens; the model's context holds {room}, answer included: shorten the prompt"
             )
         capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
-        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity))
-        return generate(logits, tokens, capacity - len(tokens), sampling, end_id)
+        layers = [int(layer) for stage in self.stages for layer in stage.model.layers]
+        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity, layers, self.layout.tensor))
+        return generate(logits, self.layout.tell, tokens, capacity - len(tokens), sampling, end_id)
 
     @paddle.no_grad()
-    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32]:
-        """Logits (v) after the last token, in FP32 whatever the precision of training."""
-        logits_btv = self.model(tokens_bt, cache=cache)
-        found: NDArray[np.float32] = logits_btv[0, -1].numpy()
-        return found
+    def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32] | None:
+        """Logits (v) after the last token, where this process sees them; in FP32 whatever the precision of training."""
+        logits_btv = self.model(tokens_bt, cache=cache) if self.pipeline is None else self.pipeline.decode(tokens_bt, cache)
+        return None if logits_btv is None else logits_btv[0, -1].numpy()
 
     def snapshot(self, copy: bool) -> Snapshot:
         """Weights and moments."""
-        weights: dict[str, Lazy] = {name: partial(array_of, name, parameter) for name, parameter in self.parameters.items()}
-        states = self.optimizer.tensors()
+        own = {name: self.shapes[name] for name in self.parameters if name in self.shapes}
+        pieces = {name: written(name, own[name], self.parameters[name], self.layout, shared=True) for name in own}
+        weights = {name: piece for name, piece in pieces.items() if piece is not None}
+        states = self.optimizer.tensors(own)
         if copy:
             weights, states = self.buffers.copy(weights), self.buffers.copy(states)
-        sizes = {name: 4 * parameter.size for name, parameter in self.parameters.items()}
-        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, sizes, folder, self.rank))
+        alone = self.layout.hcg is None
+        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """A snapshot that is written at once; what is returned goes to ``load``."""
@@ -198,12 +239,12 @@ class PaddleEngine:
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Whatever layout and engine wrote it."""
         self.load_weights(folder)
-        self.optimizer.load_tensors(optimizer_states(folder), folder)
+        self.optimizer.load_tensors(optimizer_states(folder), self.shapes, folder)
         self.optimizer.load_state(state["scaler"])
 
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.parameters, self.shape, folder, weights_files(folder))
+        read_weights(self.parameters, self.shape, self.layout, folder, weights_files(folder))
 
     @paddle.no_grad()
     def matmul_peak(self) -> float | None:
@@ -233,15 +274,17 @@ class PaddleEngine:
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""
-        weights = sum(parameter.size * parameter.element_size() for parameter in self.parameters.values())
-        return {"parameters": weights, "optimizer": 2 * weights if self.optimizer.steps else 0}
+        held = {name: parameter.size * parameter.element_size() for name, parameter in self.parameters.items()}
+        moments = 2 * sum(held[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
+        return {"parameters": sum(held.values()), "optimizer": moments}
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
         return None if self.device == "cpu" else int(paddle.device.cuda.max_memory_allocated())
 
     def close(self) -> None:
-        """One process leaves no others."""
+        """Leave the groups of the layout."""
+        self.layout.close()
 
     def _loss(self, tensors: dict[str, Tensor], scale: float) -> Tensor:
         with self._autocast():

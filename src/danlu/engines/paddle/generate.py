@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import paddle
@@ -14,12 +14,12 @@ from danlu.model.shape import ModelShape
 
 
 class KeyValueCache:
-    """Keys and values of one sequence, allocated once: (1, capacity, g, k) a layer."""
+    """Keys and values of one sequence, allocated once: (1, capacity, g, k) a layer; g is this tensor rank's share of heads."""
 
-    def __init__(self, shape: ModelShape, capacity: int) -> None:
-        size = [1, capacity, shape.key_value_heads, shape.head_dim]
-        self.keys = [paddle.zeros(size) for _ in range(shape.layers)]
-        self.values = [paddle.zeros(size) for _ in range(shape.layers)]
+    def __init__(self, shape: ModelShape, capacity: int, layers: Iterable[int], tensor_ranks: int = 1) -> None:
+        size = [1, capacity, shape.key_value_heads // tensor_ranks, shape.head_dim]
+        self.keys = {layer: paddle.zeros(size) for layer in layers}
+        self.values = {layer: paddle.zeros(size) for layer in layers}
         self.length = 0
 
     def extend(self, layer: int, key_btgk: Tensor, value_btgk: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,16 +31,23 @@ class KeyValueCache:
 
 
 def generate(
-    logits: Callable[[Tensor], NDArray[np.float32]], tokens: list[int], new_tokens: int, sampling: Sampling, end_id: int | None
+    logits: Callable[[Tensor], NDArray[np.float32] | None],
+    tell: Callable[[int], int],
+    tokens: list[int],
+    new_tokens: int,
+    sampling: Sampling,
+    end_id: int | None,
 ) -> Iterator[int]:
     """Yield new tokens, new_tokens at most; stops before end_id.
 
-    ``logits`` takes the tokens (1, t) that follow those before and returns the logits (v) after the last one.
+    ``logits`` takes the tokens (1, t) that follow those before and returns the logits (v) after the last one, or None where
+    another process sees them; ``tell`` passes on the token that is drawn there.
     """
     random = np.random.Generator(np.random.Philox(sampling.seed))
     new = tokens
     for _ in range(new_tokens):
-        token = _draw(logits(paddle.to_tensor([new], dtype="int64")), sampling, random)
+        seen = logits(paddle.to_tensor([new], dtype="int64"))
+        token = tell(0 if seen is None else _draw(seen, sampling, random))
         if token == end_id:
             return
         yield token

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from paddle.io import BatchSampler, DataLoader, Dataset
 
 from danlu.engines.base import Batch, StepSource
@@ -22,7 +24,9 @@ class _Steps(Dataset):
         try:
             return dict(self.source[step])
         except DanluError as error:
-            return {_ERROR: error}  # raised here, it would reach the training process as a traceback wrapped into its message
+            # Raised here, it would reach the training process as a traceback wrapped into its message; and what holds no array
+            # ends paddle's iteration without a word. The bytes come back from a process of our own.
+            return {_ERROR: np.frombuffer(pickle.dumps(error), np.uint8)}
 
 
 class _InOrder(BatchSampler):
@@ -59,5 +63,5 @@ def _raised(results: Iterator[dict[str, Any]]) -> Iterator[Batch]:
     for result in results:
         if _ERROR in result:
             del results  # or the traceback would keep the workers
-            raise result[_ERROR]
+            raise pickle.loads(np.asarray(result[_ERROR]).tobytes())
         yield result

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 from paddle import Tensor
 
 from danlu.engines.base import LOSS_SCALE_OVERFLOW
-from danlu.engines.paddle.pieces import turned
-from danlu.engines.paddle.slices import Target, array_of, check_filled
-from danlu.engines.paddle.snapshot import Lazy
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.pieces import own_region
+from danlu.engines.paddle.shard import Reducer
+from danlu.engines.paddle.slices import Slice, Target, check_filled, placed, written, written_number
 from danlu.engines.stored import Stored
+from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.recipe import Recipe
 
 INITIAL_SCALE, GROWTH_STEPS = 2.0**16, 2000
@@ -45,33 +46,48 @@ class LossScale:
 
 
 class Optimizer:
-    """Turns the gradients of the parameters into an update, or says why it did not."""
+    """Turns the gradients of a process's parameters into an update, or says why it did not.
 
-    def __init__(self, parameters: Mapping[str, Tensor], recipe: Recipe, rates: Mapping[str, float]) -> None:
-        """``rates`` are what each one's learning rate is multiplied by."""
-        self.settings, self.parameters = recipe.train.optimizer, dict(parameters)
+    Every decision rests on the global norm and the global loss, so that all processes of a layout take the same one.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], recipe: Recipe, rates: Mapping[str, float], layout: Layout, tied: bool
+    ) -> None:
+        """``rates`` are what each one's learning rate is multiplied by; ``tied``: the output embedding is the input's."""
+        self.tied = tied
+        self.settings, self.parameters, self.layout = recipe.train.optimizer, dict(parameters), layout
         groups: dict[Any, list[Tensor]] = defaultdict(list)
         for name, parameter in parameters.items():
             groups[parameter.ndim >= 2, rates[name]].append(parameter)
-        self.groups = [
+        self.groups: list[dict[str, Any]] = [
             # What decays a weight in a step is learning rate x weight decay, which is to be the same for all.
             {"params": group, "learning_rate": rate, "weight_decay": self.settings.weight_decay / rate if matrix else 0.0}
             for (matrix, rate), group in groups.items()
         ]
         self.steps = 0
         """Updates made."""
-        self.adamw = self._fresh()
+        self.start()
         self.scale = LossScale(recipe.train.precision == "fp16")
 
-    def _fresh(self) -> Any:
+    def start(self) -> None:
+        """Without moments, one AdamW for each group: Fleet splits them over data ranks, and takes no groups."""
         first, second = self.settings.betas
-        return paddle.optimizer.AdamW(
-            self.settings.learning_rate,
-            beta1=first,
-            beta2=second,
-            epsilon=self.settings.epsilon,
-            parameters=[dict(group) for group in self.groups],
-        )
+        self.reducer = Reducer(self.parameters, self.layout, self.tied)
+        self.adamw = [
+            paddle.optimizer.AdamW(
+                self.settings.learning_rate * group["learning_rate"],
+                beta1=first,
+                beta2=second,
+                epsilon=self.settings.epsilon,
+                weight_decay=group["weight_decay"],
+                parameters=list(group["params"]),
+            )
+            for group in self.groups
+        ]
+        self.of = {parameter.name: adamw for adamw in self.adamw for parameter in adamw._parameter_list}
+        """Which AdamW has a parameter, by paddle's name."""
+        self.updates = [self.reducer.split(adamw) for adamw in self.adamw]
 
     @property
     def loss_scale(self) -> float:
@@ -81,85 +97,131 @@ class Optimizer:
     def step(self, learning_rate: float, loss_is_finite: bool) -> tuple[float, str | None]:
         """Unscale, clip by the global norm and update. Returns (norm before clipping, why nothing was updated or None).
 
-        The gradients are freed in any case.
+        The gradients are reduced, and freed in any case.
         """
-        self.adamw.set_lr(learning_rate)
         norm = self._global_norm() / self.loss_scale
         skipped = None
         if loss_is_finite and math.isfinite(norm):
             clipping = self.settings.gradient_clipping
             factor = min(1.0, clipping / (norm + 1e-6)) if clipping > 0 else 1.0
             self._multiply_gradients(factor / self.loss_scale)
-            self.adamw.step()
+            for adamw, update, group in zip(self.adamw, self.updates, self.groups, strict=True):
+                adamw.set_lr(learning_rate * group["learning_rate"])
+                update.step()
             self.steps += 1
         elif not loss_is_finite:
             skipped = "the loss is not finite"
         else:
             skipped = LOSS_SCALE_OVERFLOW if self.loss_scale > 1 else "the gradient is not finite"
         self.scale.update(skipped is not None)
-        self.adamw.clear_grad(set_to_zero=False)
+        for update in self.updates:
+            update.clear_grad(set_to_zero=False)
         return norm, skipped
 
     def _global_norm(self) -> float:
-        squares = [paddle._C_ops.squared_l2_norm(grad) for grad in self._gradients()]
-        return math.sqrt(paddle.add_n(squares).item())
+        """L2 norm over all parameters of the model, each counted once however it is split or copied."""
+        squares = [paddle._C_ops.squared_l2_norm(grad) for grad in self._gradients(self.reducer.counted)]
+        here = paddle.add_n(squares).astype("float64") if squares else paddle.zeros([1], dtype="float64")
+        return math.sqrt(self.layout.sum_all(here).item() / self.reducer.copies)
 
     @paddle.no_grad()
     def _multiply_gradients(self, factor: float) -> None:
         if factor != 1.0:
-            for grad in self._gradients():
+            for grad in self._gradients(self.reducer.updated):
                 grad.scale_(factor)
 
-    def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+    def _gradients(self, names: Iterable[str]) -> list[Tensor]:
+        found = [self.parameters[name].grad for name in names]
+        return [gradient for gradient in found if gradient is not None]
 
     def moments(self, parameter: Tensor) -> list[Tensor]:
-        """The two of a parameter, once there was a step."""
-        state = self.adamw._accumulators
-        return [state[ours][parameter.name] for ours in _MOMENTS.values()]
+        """The two of a parameter that is updated here, once there was a step."""
+        adamw = self.of[parameter.name]
+        if not adamw._accumulators:  # loaded, and not used yet
+            return [adamw._accumulators_holder[f"{parameter.name}_{theirs}_0"] for theirs in _MOMENTS.values()]
+        return [adamw._accumulators[theirs][parameter.name] for theirs in _MOMENTS.values()]
 
-    def tensors(self) -> dict[str, Lazy]:
-        """Moments and step counts of parameters, by ``<state>.<parameter name>``; none before the first step."""
-        found: dict[str, Lazy] = {}
-        if self.steps:
-            for name, parameter in self.parameters.items():
-                for key, moment in zip(_MOMENTS, self.moments(parameter), strict=True):
-                    found[f"{key}.{name}"] = _lazy(name, moment)
-                found[f"{_STEP}.{name}"] = _lazy_number(self.steps)
+    def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Slice]:
+        """What this process writes of moments and step counts, by ``<state>.<parameter name>``; none before the first step.
+
+        ``shapes`` are those of the whole parameters that it may write about, as files have them.
+        """
+        found: dict[str, Slice] = {}
+        if not self.steps:
+            return found
+        shared = self.layout.zero_stage == 0
+        for name, shape in shapes.items():
+            if name not in self.reducer.updated:
+                continue
+            for key, moment in zip(_MOMENTS, self.moments(self.parameters[name]), strict=True):
+                if (piece := written(name, shape, moment, self.layout, shared)) is not None:
+                    found[f"{key}.{name}"] = piece
+            if (number := written_number(name, self.steps, self.layout, shared)) is not None:
+                found[f"{_STEP}.{name}"] = number
         return found
 
-    def load_tensors(self, found: Iterable[Stored], folder: Path) -> None:
+    def load_tensors(self, found: Iterable[Stored], shapes: Mapping[str, tuple[int, ...]], folder: Path) -> None:
         """The reverse of ``tensors``, from any layout; without any, the optimizer has not made a step yet.
 
         UserError: a part of a tensor is in none of the files.
         """
         self.steps = 0
-        targets: dict[str, Target] = {}
+        targets: dict[tuple[str, str], Target] = {}
         for each in found:
             key, name = each.name.split(".", 1)
-            if name not in self.parameters:
-                continue
             if key == _STEP:
-                self.steps = int(each.content[()])
+                self.steps = max(self.steps, int(each.content[()]))
                 continue
-            if each.name not in targets:
-                targets[each.name] = Target(name, tuple(turned(name, np.empty(self.parameters[name].shape, np.bool_)).shape))
-            targets[each.name].take(each)
+            for own in self._copies(name):
+                if (key, own) not in targets:
+                    targets[key, own] = Target(own, own_region(name, shapes[name], self.layout))
+                targets[key, own].take(each)
         check_filled(targets.values(), folder)
-        self.adamw = self._fresh()
+        self.start()
         if not self.steps:
             return
-        state: dict[str, Any] = {}
-        for stored_as, target in targets.items():
-            parameter, key = self.parameters[target.name], stored_as.split(".", 1)[0]
-            state[f"{parameter.name}_{_MOMENTS[key]}_0"] = paddle.to_tensor(
-                np.ascontiguousarray(turned(target.name, target.array))
+        for adamw, group in zip(self.adamw, self.groups, strict=True):
+            state: dict[str, Any] = {}
+            members = {parameter.name for parameter in group["params"]}
+            for (key, name), target in targets.items():
+                if (parameter := self.parameters[name]).name in members:
+                    moment = paddle.to_tensor(placed(name, target.array, parameter))
+                    state[f"{parameter.name}_{_MOMENTS[key]}_0"] = moment
+                    state |= self._powers(parameter)
+            if state:
+                adamw.set_state_dict(state)
+
+    def _powers(self, parameter: Tensor) -> dict[str, Tensor]:
+        """What the next step divides by, as paddle keeps it."""
+        return {
+            f"{parameter.name}_beta{number}_pow_acc_0": paddle.to_tensor(
+                [beta ** (self.steps + 1)], dtype="float32", place=paddle.CPUPlace()
             )
-        for parameter in self.parameters.values():  # paddle keeps the powers that the next step divides by
-            for number, beta in enumerate(self.settings.betas, 1):
-                power = paddle.to_tensor([beta ** (self.steps + 1)], dtype="float32", place=paddle.CPUPlace())
-                state[f"{parameter.name}_beta{number}_pow_acc_0"] = power
-        self.adamw.set_state_dict(state)
+            for number, beta in enumerate(self.settings.betas, 1)
+        }
+
+    def _copies(self, name: str) -> list[str]:
+        """The parameters that are updated here and that a stored tensor belongs to: none, one, or a tied copy."""
+        return [own for own in (name, *([HEAD] if self.tied and name == EMBEDDING else [])) if own in self.reducer.updated]
+
+    def vitals(self) -> dict[str, float]:
+        """See ``danlu.engines.base.Vitals``."""
+        groups = self.adamw._param_groups
+        held = {parameter.name for group in groups for parameter in group["params"]}
+        vectors = [group for group in groups if group["params"][0].ndim < 2]
+        matrix = next((group for group in groups if group["params"][0].ndim >= 2), groups[0])
+        left_out = [each for each in self.parameters.values() if each.name not in held or each.stop_gradient]
+        return {
+            "learning_rate": self.adamw.get_lr(),
+            "beta1": float(self.adamw._beta1),
+            "beta2": float(self.adamw._beta2),
+            "epsilon": float(self.adamw._epsilon),
+            "weight_decay": matrix["weight_decay"] * matrix["learning_rate"],
+            "decayed_vectors": sum(len(group["params"]) for group in vectors if group["weight_decay"]),
+            "left_out": len(left_out),
+            "kept_gradients": len(self._gradients()),
+            "updates": float(self.steps),
+        }
 
     def state(self) -> dict[str, Any]:
         """The loss scaler's numbers (JSON)."""
@@ -169,11 +231,3 @@ class Optimizer:
         """The reverse of ``state``; what was saved in another precision holds none, and the scale starts anew."""
         if state and self.scale.enabled:
             self.scale.value, self.scale.good_steps = state["scale"], state["good_steps"]
-
-
-def _lazy_number(number: int) -> Lazy:
-    return lambda: np.asarray(number, np.float32)
-
-
-def _lazy(name: str, tensor: Tensor) -> Lazy:
-    return lambda: array_of(name, tensor)

@@ -74,10 +74,12 @@ class Observer:
         queries, keys = made.pop("q"), made.pop("k")
         if not self.forward:
             return
-        _, rotary, mask, _ = inputs
+        _, (cos, sin), mask, _ = inputs
         b, t = queries.shape[:2]
-        q_bthk = rotate(queries.reshape([b, t, -1, module.head_dim]), *rotary)
-        k_bthk = rotate(keys.reshape([b, t, -1, module.head_dim]), *rotary).repeat_interleave(module.groups, axis=2)
+        q_bthk, k_bthk = (
+            rotate(each.reshape([b, t, -1, module.head_dim]), cos, sin, module.interleaved) for each in (queries, keys)
+        )
+        k_bthk = k_bthk.repeat_interleave(module.groups, axis=2)
         name = f"model.layers.{layer}.self_attn"
         self.logits[name] = max(self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask))
 

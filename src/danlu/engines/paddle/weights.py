@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 from paddle import Tensor
 
 from danlu.engines.hugging_face import check_finite, check_headers, differ, split_files, stored_name, write_index
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.safetensors_file import Written, bf16, stored, write_file
 from danlu.engines.paddle.slices import Target, array_of, check_filled
 from danlu.errors import UserError
+from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
 
@@ -44,7 +47,7 @@ def converted(name: str, array: NDArray[np.float32], dtype: str) -> Written:
     return Written("F16", ready)
 
 
-def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path, files: list[Path]) -> None:
+def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, layout: Layout, folder: Path, files: list[Path]) -> None:
     """Fill this process's parameters from files of a folder that hold the whole model.
 
     UserError: tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN or infinity; by name.
@@ -55,15 +58,17 @@ def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Pa
     first: dict[str, str] = {}
     for found in stored(files):
         name = stored_name(found.name, shape)
-        if name not in parameters:
-            continue
-        target = targets.setdefault(name, Target(name, shapes[name]))
-        other = first.setdefault(name, found.name)
-        if other == found.name:
-            if (filled := target.take(found)) is not None:
-                check_finite(found, bool(np.isfinite(filled).all()))
-        elif target.differs(found):
-            raise differ(found, other)
+        # Tied embeddings are there a second time on the last rank of a pipeline.
+        for own in (name, *([HEAD] if shape.tied_embeddings and name == EMBEDDING else [])):
+            if own not in parameters:
+                continue
+            target = targets.setdefault(own, Target(own, own_region(name, shapes[name], layout)))
+            other = first.setdefault(own, found.name)
+            if other == found.name:
+                if (filled := target.take(found)) is not None:
+                    check_finite(found, bool(np.isfinite(filled).all()))
+            elif target.differs(found):
+                raise differ(found, other)
     check_filled(targets.values(), folder)
     for name, target in targets.items():
         target.give(parameters[name])

@@ -1,4 +1,4 @@
-"""The decoder of the Llama, Mistral, Qwen2 and Qwen3 families.
+"""The decoder of the Llama, Mistral, Qwen2, Qwen3 and ERNIE 4.5 (dense) families.
 
 Module names are the Hugging Face tensor names, so that a state dict needs no translation.
 Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head size, f ffn, v vocabulary.
@@ -58,6 +58,7 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
             self.k_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
         self.qk_norm = shape.qk_norm
+        self.interleaved = shape.interleaved_rotary
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
         b, t, _ = x_btd.shape
@@ -66,8 +67,8 @@ class Attention(nn.Module):
         v_bgtk = self.v_proj(x_btd).view(b, t, -1, self.head_dim).transpose(1, 2)
         if self.qk_norm:
             q_bthk, k_btgk = self.q_norm(q_bthk), self.k_norm(k_btgk)
-        q_bhtk = rotate(q_bthk, *rotary).transpose(1, 2)
-        k_bgtk = rotate(k_btgk, *rotary).transpose(1, 2)
+        q_bhtk = rotate(q_bthk, *rotary, self.interleaved).transpose(1, 2)
+        k_bgtk = rotate(k_btgk, *rotary, self.interleaved).transpose(1, 2)
         if cache is not None:
             k_bgtk, v_bgtk = cache.extend(self.layer, k_bgtk, v_bgtk)
         if self.groups > 1:
@@ -230,8 +231,11 @@ def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, hal
     return x_btd if dropout is None or keys_bt is None else dropout(x_btd, keys_bt, half)
 
 
-def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the pairs (i, i + k/2), as the Hugging Face checkpoints expect; the arithmetic is FP32."""
+def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """Rotate the pairs (i, i + k/2), or (2 i, 2 i + 1), as the family's checkpoints expect; the arithmetic is FP32."""
+    if interleaved:
+        first, second = x_bthk.float().reshape(*x_bthk.shape[:-1], -1, 2).unbind(-1)
+        return torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2).to(x_bthk.dtype)
     first, second = x_bthk.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x_bthk.dtype)
 

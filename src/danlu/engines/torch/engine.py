@@ -18,7 +18,7 @@ from torch import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.torch import replicas, selftest
+from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
@@ -89,8 +89,11 @@ class TorchEngine:
         self.parameters = {name: parameter for stage in self.stages for name, parameter in stage.named_parameters()}
         # With tied embeddings the last pipeline rank has a second copy of the first rank's.
         shadows = {HEAD} & self.parameters.keys() if shape.tied_embeddings else set()
-        rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
-        self.optimizer = Optimizer(self.parameters, shadows, recipe, self.layout, offload, rates)
+        self.trained = {name: parameter for name, parameter in self.parameters.items() if parameter.requires_grad}
+        rates = {
+            name: 1.0 if recipe.train.lora else multipliers(shape, name, recipe.model.mup).learning_rate for name in self.trained
+        }
+        self.optimizer = Optimizer(self.trained, shadows & self.trained.keys(), recipe, self.layout, offload, rates)
         self.own = {name: parameter for name, parameter in self.parameters.items() if name not in shadows}
         self.buffers = Buffers()
         self.observer: Observer | None = None
@@ -141,24 +144,41 @@ class TorchEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), self.optimizer.vitals())
+        return Vitals(samples(self.trained), self.optimizer.vitals())
 
     @torch.no_grad()
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
-        for name, parameter in self.parameters.items():
+        for name, parameter in self.base().items():
             fill(parameter, torch.from_numpy(draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)))
+        self._draw_adapters()
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.parameters, self.shape, folder, hugging_face_files(folder))
+        read_weights(self.base(), self.shape, folder, hugging_face_files(folder))
+        self._draw_adapters()
+
+    def base(self) -> dict[str, Tensor]:
+        """The model's own parameters, without adapters."""
+        return {name: parameter for name, parameter in self.parameters.items() if not lora.is_adapter(name)}
+
+    def _draw_adapters(self) -> None:
+        for name in self.parameters.keys() - self.base().keys():
+            parameter = self.parameters[name]
+            fill(parameter, torch.from_numpy(lora.initial(name, tuple(parameter.shape), self.recipe.train.seed)))
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
         assert self.layout.mesh is None
-        write_weights(self.own, folder, DTYPES[dtype])
+        adapters = self.recipe.train.lora
+        write_weights(self.own if adapters is None else lora.merged(self.own, adapters), folder, DTYPES[dtype])
+
+    def export_adapter(self, folder: Path) -> None:
+        """The adapter alone, as PEFT has it."""
+        assert self.layout.mesh is None and self.recipe.train.lora is not None
+        lora.write_adapter(self.own, self.recipe.train.lora, str(self.recipe.model.hugging_face), folder)
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors in host memory."""
@@ -286,7 +306,8 @@ class TorchEngine:
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.parameters, self.shape, folder, weights_files(folder))
+        adapted = lora.is_adapter if self.recipe.train.lora else None
+        read_weights(self.parameters, self.shape, folder, weights_files(folder), adapted)
 
     def start_profile(self) -> None:
         """By torch.profiler."""

@@ -15,10 +15,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from danlu.engines.torch.in_flight import FLIGHT_RECORDER
+from danlu.environment import Nodes
 from danlu.errors import DanluError, Interrupted
 from danlu.launch import cause
 from danlu.launch.cause import AFTER, Cause
-from danlu.launch.environment import Nodes
 
 TAIL_LINES = 30
 SAVE_SECONDS = 180

@@ -87,6 +87,7 @@ def _with_gradients(
                 total += _sharded_cross_entropy(logits_nv, targets, scale, group, first_row)
             if differentiate:
                 torch.mm(logits_nv, weight, out=grad_hidden[first : first + rows])
+            if differentiate and weight_vd.requires_grad:
                 piece_vd = (logits_nv.t() @ part_nd).float()
                 grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
         if differentiate and group is not None:
@@ -114,10 +115,12 @@ def linear_cross_entropy(
     total, grad_hidden, grad_weight = _with_gradients(
         hidden_nd, weight_vd, targets_bt.reshape(-1), scale, differentiate, group, first_row
     )
-    if grad_weight is None:
+    if not differentiate:
         return total
     # Two nodes in the graph: a zero-bubble pipeline asks for the gradient of the hidden states first and of the weight later.
     of_hidden: Tensor = _Known.apply(hidden_nd, total, grad_hidden)  # type: ignore[no-untyped-call]
+    if grad_weight is None:  # the weight is frozen
+        return of_hidden
     of_weight: Tensor = _Known.apply(weight_vd, torch.zeros_like(total), grad_weight)  # type: ignore[no-untyped-call]
     return of_hidden + of_weight
 

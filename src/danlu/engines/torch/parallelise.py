@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from danlu.engines.torch import pipeline, recompute, shard, tensor_parallel
+from danlu.engines.torch import lora, pipeline, recompute, shard, tensor_parallel
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.dropout import Dropout
 from danlu.engines.torch.layout import Layout
@@ -26,6 +26,8 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     parallel = recipe.parallel
     with torch.device("meta"):
         whole = CausalLM(shape)
+    if recipe.train.lora is not None:
+        lora.apply(whole, recipe.train.lora)
     stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:

@@ -102,6 +102,8 @@ class Pipeline:
         if self.pair is None or not (self.first or self.last):
             return
         weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight  # type: ignore[union-attr]
+        if not weight.requires_grad:  # frozen beside adapters
+            return
         gradient = weight.grad
         assert gradient is not None
         if isinstance(gradient, DTensor) and isinstance(weight, DTensor):

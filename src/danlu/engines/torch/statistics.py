@@ -124,10 +124,10 @@ class Observer:
         if not _is_first_pass(queries):
             return
         with torch.no_grad(), _disable_current_modes():
-            _, rotary, mask, _ = inputs
+            _, (cos, sin), mask, _ = inputs
             b, t = queries.shape[:2]
-            q_bhtk = rotate(queries.view(b, t, -1, module.head_dim), *rotary).transpose(1, 2)
-            k_bgtk = rotate(keys.view(b, t, -1, module.head_dim), *rotary).transpose(1, 2)
+            q_bhtk = rotate(queries.view(b, t, -1, module.head_dim), cos, sin, module.interleaved).transpose(1, 2)
+            k_bgtk = rotate(keys.view(b, t, -1, module.head_dim), cos, sin, module.interleaved).transpose(1, 2)
             found = _largest_logit(q_bhtk, k_bgtk, mask)
             self.logits[layer] = torch.maximum(self.logits[layer], found.double())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -36,12 +36,20 @@ def _converted(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return ready
 
 
-def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, folder: Path, files: list[Path]) -> None:
+def read_weights(
+    parameters: Mapping[str, Tensor],
+    shape: ModelShape,
+    folder: Path,
+    files: list[Path],
+    beside: Callable[[str], bool] | None = None,
+) -> None:
     """Fill this process's parameters, and read no more than they need, from files of a folder that hold the whole model.
+
+    ``beside`` knows the names of tensors that may be there and are none of the model's own, such as adapters.
 
     UserError: tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN or infinity; by name.
     """
-    check_headers(shape, folder, stored(files))
+    check_headers(shape, folder, (found for found in stored(files) if beside is None or not beside(found.name)))
     targets: dict[str, list[Target]] = {}
     for name, parameter in parameters.items():
         targets.setdefault(stored_name(name, shape), []).append(Target(name, parameter))

@@ -313,6 +313,7 @@ class Chart {
       ctx.strokeStyle = one.tone;
       ctx.fillStyle = colour("card");
       ctx.lineWidth = 1.5 * devicePixelRatio;
+      ctx.setLineDash([]);
       for (let i = 0; i < xs.length; i += 1) {
         const x = u.valToPos(xs[i], "x", true);
         if (ys[i] === null || x < bbox.left || x > bbox.left + bbox.width) continue;

@@ -36,6 +36,7 @@ const EVENT_MARKS = {
   stop: { colour: "warn", sign: "┆" },
   interrupted: { colour: "warn", sign: "┆" },
   dropped: { colour: "warn", sign: "┆" },
+  rollback: { colour: "warn", sign: "┆" },
   finding: { colour: "warn", sign: "┆" },
   checkpoint: { colour: "faint", sign: "▴", tick: true },
   sample: { colour: "third", sign: "▴", tick: true },

@@ -165,6 +165,7 @@ const WORDS = {
   kind_finished: ["finished", "完成"],
   kind_warning: ["warning", "警告"],
   kind_sample: ["sample", "样例"],
+  kind_rollback: ["rollback", "回退"],
   kind_finding: ["doctor", "诊断"],
   kind_dropped: ["records lost", "记录丢失"],
 

@@ -70,7 +70,7 @@ def application(runs: Runs, diagnose: Callable[[Path], dict[str, Any]]) -> Starl
         return Response(assets.live_page(), media_type="text/html")
 
     async def script(_: Request) -> Response:
-        return Response(assets.script(), media_type="text/javascript")
+        return Response(assets.script(assets.SERVER), media_type="text/javascript")
 
     async def style(_: Request) -> Response:
         return Response(assets.style(), media_type="text/css")

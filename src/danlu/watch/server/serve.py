@@ -28,7 +28,7 @@ def serve(runs: Runs, diagnose: Callable[[Path], dict[str, Any]], port: int | No
         from danlu.watch.server.app import application
     except ImportError:
         raise UserError("the live page needs starlette and uvicorn; install danlu with its extra `watch`") from None
-    with _bound(port) as listening:
+    with bound(port) as listening:
         say(f"http://{HOST}:{listening.getsockname()[1]}/")
         config = uvicorn.Config(
             application(runs, diagnose), log_level="critical", access_log=False, timeout_graceful_shutdown=1, server_header=False
@@ -36,7 +36,8 @@ def serve(runs: Runs, diagnose: Callable[[Path], dict[str, Any]], port: int | No
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _bound(port: int | None) -> socket.socket:
+def bound(port: int | None) -> socket.socket:
+    """A socket that listens: at the port, any that is free for 0, or `PORT` or else any for None."""
     for attempt in (PORT, 0) if port is None else (port,):
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -21,7 +21,6 @@ class Lists(NamedTuple):
     aim: frozenset[str]
     phrases: dict[str, tuple[tuple[str, ...], ...]]
     """By first word."""
-    spaced_phrases: tuple[str, ...]
     chinese: dict[str, float]
     """Weights; 0: harmless."""
     chinese_maybe: frozenset[str]
@@ -87,7 +86,6 @@ def lists() -> Lists:
         frozenset(maybe),
         frozenset(aim),
         by_first,
-        tuple(" ".join(phrase) for phrase in phrases),
         chinese,
         frozenset(word for word in chinese_maybe if chinese[word] == WEIGHTS["maybe"]),
         frozenset(chinese_aim),

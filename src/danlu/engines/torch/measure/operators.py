@@ -77,7 +77,7 @@ def _rotation(clock: Clock, precision: str, size: int) -> _Case:
     heads = WIDTH // HEAD
     x = _random(clock, precision, 1, size // WIDTH, heads, HEAD).requires_grad_()
     angle = _random(clock, "fp32", 1, size // WIDTH, 1, HEAD // 2)
-    return lambda: rotate(x, angle, angle), [x]
+    return lambda: rotate(x, angle, angle, interleaved=False), [x]
 
 
 def _activation(clock: Clock, precision: str, size: int) -> _Case:

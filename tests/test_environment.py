@@ -6,9 +6,9 @@ import os
 
 import pytest
 
+from danlu import environment
+from danlu.environment import Nodes, Place, first_host, nodes, place
 from danlu.errors import UserError
-from danlu.launch import environment
-from danlu.launch.environment import Nodes, Place, first_host, nodes, place
 
 SLURM = {
     "SLURM_JOB_ID": "12345",

@@ -1,0 +1,55 @@
+"""The page of injected faults for docs/, made from results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+HEAD = """\
+# Faults that are injected, and what the doctor says
+
+<!-- Written by `python benchmarks/doctor/run.py --page docs/doctor-faults.md`; run that again instead of editing. -->
+
+Each fault is one switch on the real trainer: a recipe, a batch that is changed on its way, or one method that does what is wrong.
+The model is tiny and trains for up to 200 steps on one thread of a CPU. Its *twin* is the same recipe and seed without the
+switch. `make doctor-bench` runs them all; [the doctor](doctor.md) looks every 10 steps here and costs what it costs.
+
+What counts is what the doctor says inside the loop, of severity warning or above. **Named**: the very first finding names the
+cause. **Noticed**: there is any. **Delay**: steps from the first at which it could be seen (from the start on; where the fault
+sets in; or, for a rate that is too high, where the loss leaves the twin's) to the first finding, in the median.
+
+"""
+
+AFTER = """
+
+## Beside others
+
+Not the same faults and not the same programs; what they are measured on is in the last column.
+
+| | Names the cause | Notices | False alarms | On |
+|---|---|---|---|---|
+| best of the tools compared by a study of published faulty programs | 52 % | | | 52 programs |
+| an independent study of such tools | | recall 0.55, precision 0.37 | | real faulty programs |
+| a tool that notices almost all | | nearly all | 133 of 186 healthy models | models of its authors |
+| a rule "loss is not decreasing" of a well-known tool | | | 75 of 75 | healthy GPT training logs |
+| TrainCheck, which needs a reference run | | 18 of 20 | | silent errors |
+"""
+
+
+def page(rows: list[dict[str, Any]], twins: list[tuple[str, int, list[Any]]], figures: dict[str, Any]) -> str:
+    """Markdown; `rows` have fault, says, runs, named, noticed, delay, said."""
+    flagged = [f"{name.removeprefix('twin: ')} (seed {seed}): {told[0][1]}" for name, seed, told in twins if told]
+    lines = [
+        HEAD + f"Of {figures['faults']} runs with {figures['kinds']} faults the cause is named in {figures['named']:.1%} and the "
+        f"fault noticed in {figures['noticed']:.1%}, {figures['median_delay_steps']:g} steps late in the median.",
+        f"Of {figures['twins']} healthy twins {figures['twins_clean']:.1%} hear nothing"
+        + (f" ({'; '.join(flagged)})." if flagged else "."),
+        "",
+        "| Fault | What is wrong | Named | Noticed | Delay | First finding |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        delay = "–" if row["delay"] is None else f"{row['delay']:.0f}"
+        said = ", ".join("nothing" if one == "-" else f"`{one}`" for one in row["said"])
+        named, noticed = (f"{row[kind]}/{row['runs']}" for kind in ("named", "noticed"))
+        lines.append(f"| {row['fault']} | {row['says']} | {named} | {noticed} | {delay} | {said} |")
+    return "\n".join(lines) + AFTER

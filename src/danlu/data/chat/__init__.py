@@ -1,0 +1,1 @@
+"""Records of conversations to samples in which only the answers are supervised."""

@@ -1,0 +1,81 @@
+"""A conversation as tokens, and which of them the model is to learn to say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from danlu.data.arrays import Array
+from danlu.data.chat.forms import Unfit
+from danlu.data.chat.template import Message, Template, TemplateFault
+from danlu.data.tokenizer import Tokenizer
+
+Spans = list[tuple[int, int]]
+"""Parts of a text, in characters."""
+
+
+class Sample(NamedTuple):
+    """Tokens (n,) uint32, and for each whether it is supervised, (n,) bool."""
+
+    text: str
+    ids: Array
+    supervised: Array
+    cut: bool
+    """Whether it was longer than a sample may be."""
+
+
+class Sampler:
+    """Makes samples of at most ``longest`` tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, template: Template, everything: bool, longest: int) -> None:
+        """With ``everything``, all tokens are supervised, and not the answers alone."""
+        self._tokenizer, self._template, self._everything, self._longest = tokenizer, template, everything, longest
+
+    def sample(self, told: list[Message] | tuple[str, str]) -> Sample:
+        """Unfit: the template cannot render it, or no supervised token is among the first that are kept."""
+        if isinstance(told, tuple):
+            text = "".join(told)
+            spans = [(len(told[0]), len(text))]
+        else:
+            text, spans = self._rendered(told)
+        ids, offsets = self._tokenizer.encode_markup(text)
+        supervised = np.zeros(len(ids), bool)
+        for start, stop in spans:
+            supervised |= (offsets[:, 0] >= start) & (offsets[:, 1] <= stop)
+        if spans[-1][1] == len(text) and (not len(ids) or ids[-1] != self._tokenizer.end_id):
+            # A template without a token that ends a turn, or no template: what ends a document does it.
+            ids, supervised = np.append(ids, np.uint32(self._tokenizer.end_id)), np.append(supervised, True)
+        if self._everything:
+            supervised[:] = True
+        kept = supervised[: self._longest]
+        if not kept[1:].any():  # nothing predicts the first token
+            raise Unfit(f"no token of an answer is among the first {self._longest:,}, which data.sequence_length leaves")
+        return Sample(text, ids[: self._longest], kept, len(ids) > self._longest)
+
+    def _rendered(self, messages: list[Message]) -> tuple[str, Spans]:
+        """The text of a conversation, and in it the answers with what ends each turn."""
+        try:
+            whole = self._template.render(messages, answer_next=False)
+            spans = []
+            for number, message in enumerate(messages):
+                if message["role"] != "assistant":
+                    continue
+                before = self._template.render(messages[:number], answer_next=True)
+                after = self._template.render(messages[: number + 1], answer_next=False)
+                if not (after.startswith(before) and whole.startswith(after)):
+                    # It changes an earlier turn in view of a later one: only the last answer is said as it would be said.
+                    if number < len(messages) - 1:
+                        continue
+                    raise Unfit("the chat template renders an answer otherwise than it begins one; name another")
+                spans.append((len(before), self._end_of_turn(after, len(before))))
+        except TemplateFault as fault:
+            raise Unfit(str(fault)) from None
+        if not spans:
+            raise Unfit("the chat template renders no answer as it would be said")
+        return whole, spans
+
+    def _end_of_turn(self, text: str, start: int) -> int:
+        """Behind the token that ends the turn; what a template puts behind it, such as a line end, nobody says."""
+        at = text.rfind(self._tokenizer.end, start)
+        return len(text) if at < 0 else at + len(self._tokenizer.end)

@@ -1,0 +1,1 @@
+"""The audits. Each module has an AUDIT; a new one is found here, and nothing else is touched."""

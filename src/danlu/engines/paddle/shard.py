@@ -1,0 +1,82 @@
+"""What data-parallel ranks do with gradients: replicas average them, and with sharding (ZeRO, Rajbhandari et al. 2020) each
+parameter belongs to one of them, which alone gets its averaged gradient, keeps its moments, updates it and sends it around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paddle import Tensor
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import DygraphShardingOptimizer
+from paddle.distributed.fleet.utils.hybrid_parallel_util import (
+    fused_allreduce_gradients,
+    fused_allreduce_gradients_with_group,
+)
+
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.pieces import split_dimension
+from danlu.model.drawing import HEAD
+
+_OF_HEADS = ("q_norm.weight", "k_norm.weight")
+
+
+class Reducer:
+    """Knows which parameters are updated here, and brings their gradients here."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], layout: Layout, tied: bool) -> None:
+        self.parameters, self.layout = dict(parameters), layout
+        self.updated = set(parameters)
+        """The names of those that this process updates."""
+        self.tied_copy = layout.pipeline > 1 and tied
+        """Whether an output embedding here is a second copy of the first rank's embedding, which alone is counted."""
+        self.splits: list[DygraphShardingOptimizer] = []
+
+    @property
+    def counted(self) -> list[str]:
+        """Those whose gradients this process counts into the norm: of what tensor ranks have alike, the first one does."""
+        return [
+            name
+            for name in self.parameters
+            if name in self.updated
+            and not (self.tied_copy and name == HEAD)
+            and (self.layout.tensor_rank == 0 or split_dimension(name) is not None)
+        ]
+
+    @property
+    def copies(self) -> int:
+        """How many processes count the same gradient into the norm."""
+        return 1 if self.layout.zero_stage else self.layout.data
+
+    def split(self, adamw: Any) -> Any:
+        """What makes a step with an AdamW: with sharding, of this rank's share of its parameters."""
+        if not self.layout.zero_stage:
+            return adamw
+        names = {parameter.name: name for name, parameter in self.parameters.items()}
+        whole = [names[parameter.name] for parameter in adamw._parameter_list]
+        split = DygraphShardingOptimizer(adamw, self.layout.hcg)
+        own = {names[parameter.name] for parameter in adamw._parameter_list}
+        self.updated -= set(whole) - own
+        self.splits.append(split)
+        return split
+
+    def micro_batch_done(self) -> None:
+        """A backward pass has ended."""
+
+    def _sum_over_tensor_ranks(self) -> None:
+        """Gradients of what all tensor ranks have, but of which each saw a part: norms of their own heads."""
+        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(_OF_HEADS)]
+        if parts:
+            fused_allreduce_gradients_with_group(parts, self.layout.group("tensor"), scale=1.0)
+
+    def reduce(self) -> None:
+        """Average the gradients of a step over the data ranks, where this one needs them."""
+        if self.layout.tensor > 1:
+            self._sum_over_tensor_ranks()
+        if self.layout.data == 1:
+            return
+        if not self.layout.zero_stage:
+            fused_allreduce_gradients(list(self.parameters.values()), self.layout.hcg)
+            return
+        for split in self.splits:
+            split.reduce_gradients(split._parameter_list, self.layout.hcg)

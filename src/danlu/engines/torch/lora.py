@@ -1,0 +1,108 @@
+"""Low-rank adapters beside frozen matrices (LoRA, Hu et al. 2021): y = x W' + alpha / rank x A' B', of which A and B are trained.
+
+They are put on from the outside. Their names are PEFT's without its prefix: ``<module>.lora_A.weight`` (rank, input) and
+``<module>.lora_B.weight`` (output, rank).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.safetensors_file import write_file
+from danlu.errors import UserError
+from danlu.recipe.train_sections import LoraSection
+
+DOWN, UP = "lora_A", "lora_B"
+_PREFIX = "base_model.model."
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a tensor is part of an adapter."""
+    return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
+
+
+def apply(model: CausalLM, settings: LoraSection) -> None:
+    """Freeze the model and put an adapter beside every linear layer of its blocks that a target names.
+
+    UserError: a target names none.
+    """
+    model.requires_grad_(False)
+    linears = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
+    for target in settings.targets:
+        if not any(_named(name, target) for name in linears):
+            kinds = sorted({name.rsplit(".", 1)[1] for name in linears})
+            raise UserError(
+                f"train.lora.targets: {target!r} names no matrix of the model; it has {', '.join(kinds)} in every layer"
+            )
+    for name, linear in linears.items():
+        if any(_named(name, target) for target in settings.targets):
+            _adapt(linear, settings.rank, settings.alpha / settings.rank)
+
+
+def _named(name: str, target: str) -> bool:
+    """By a pattern for the whole name, such as ``model.layers.1?.mlp.*``, or for its last part, such as ``*_proj``."""
+    return fnmatchcase(name, target) or fnmatchcase(name.rsplit(".", 1)[1], target)
+
+
+def _adapt(linear: nn.Linear, rank: int, scale: float) -> None:
+    with torch.device("meta"):
+        down, up = nn.Linear(linear.in_features, rank, bias=False), nn.Linear(rank, linear.out_features, bias=False)
+    linear.add_module(DOWN, down)
+    linear.add_module(UP, up)
+    linear.register_forward_hook(partial(_add, scale))
+
+
+def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    added: Tensor = linear.get_submodule(UP)(linear.get_submodule(DOWN)(inputs[0]))
+    return output + scale * added
+
+
+def initial(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What an adapter starts from, by seed and name alone: A uniform within 1 / sqrt(input), as PEFT has it, and B zero."""
+    if name.endswith(f".{UP}.weight"):
+        return np.zeros(shape, np.float32)
+    key = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=16).digest(), "big")
+    bound = shape[1] ** -0.5
+    return np.random.Generator(np.random.Philox(key=key)).uniform(-bound, bound, shape).astype(np.float32)
+
+
+def merged(parameters: Mapping[str, Tensor], settings: LoraSection) -> dict[str, Tensor]:
+    """The model's own tensors, each with what its adapter adds, which is summed in float64; the parameters stay as they are."""
+    made = {name: parameter for name, parameter in parameters.items() if not is_adapter(name)}
+    for name in list(made):
+        stem = name.removesuffix(".weight")
+        if (down := parameters.get(f"{stem}.{DOWN}.weight")) is not None:
+            added = parameters[f"{stem}.{UP}.weight"].double() @ down.double()
+            made[name] = (made[name].double() + settings.alpha / settings.rank * added).to(made[name].dtype)
+    return made
+
+
+def write_adapter(parameters: Mapping[str, Tensor], settings: LoraSection, base: str, folder: Path) -> None:
+    """adapter_model.safetensors and adapter_config.json, as PEFT reads them. OSError: they cannot be written."""
+    adapters = {name: tensor for name, tensor in parameters.items() if is_adapter(name)}
+    modules = sorted(name.removesuffix(f".{DOWN}.weight") for name in adapters if name.endswith(f".{DOWN}.weight"))
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": settings.rank,
+        "lora_alpha": settings.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": modules,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    write_file({_PREFIX + name: tensor for name, tensor in adapters.items()}, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
