@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording benchmark-inference peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale doctor-bench clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale doctor-bench benchmark-inference clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -37,8 +37,9 @@ docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its s
 	$(BIN)/python -m danlu.doctor
 	$(BIN)/python -m danlu.data.curate.quality
 
-parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; JSON=FILE keeps the figures
-	$(BIN)/python tests/parity/run.py $(WRITE)
+ENGINE ?= torch
+parity: .venv/test.done  ## every layout beside one process, and checkpoints between them; ENGINE=paddle, JSON=FILE keeps the figures
+	$(BIN)/python tests/parity/run.py --engine $(ENGINE) $(WRITE)
 
 engines-equal: .venv/test.done  ## 50 steps on both engines, and with a change between them halfway; JSON=FILE keeps the figures
 	$(BIN)/python tests/parity/engines.py $(WRITE)

@@ -13,8 +13,13 @@ sizes of danlu's processes, shared pages counted in each.
 Tokenising: CPU-seconds of `danlu.data.encode` with shards written, beside `tokenizers`' encode_batch_fast in the same loop,
 on the same texts and tokenizer (16,384 tokens, byte-level BPE); the ids are compared.
 
+The whole way, from raw lines to packed tokens: `danlu prepare` with language, quality, toxicity and near-duplicates, beside
+datatrove's filters of Gopher, C4 and FineWeb (without language and bad words, which it downloads), MinHash and tokeniser, by
+CPU-seconds. A document that an early filter turns down costs no later stage anything, so what each kept is printed: the rules of
+datatrove are for English alone.
+
 Usage: python benchmarks/curate.py --peers FOLDER [--documents 161000] [--rounds 3] [--only rensa,gaoya]
-       [--parts dedup,tokenise] [--corpus FOLDER] [--json FILE]
+       [--parts dedup,tokenise,pipeline] [--corpus FOLDER] [--json FILE]
 FOLDER holds the environments that `make peers` makes.
 """
 
@@ -180,6 +185,49 @@ def tokenise(which: str, corpus: Path, folder: Path, count: int) -> None:
     print(json.dumps({"cpu": cpu, "megabytes": sum(item.text_bytes for item in items) / 1e6}))
 
 
+RECIPE = """
+name: danlu
+model: {{preset: llama-5m}}
+data:
+  sources: [{{path: "{corpus}/*.jsonl"}}]
+  tokenizer: {{path: "{tokenizer}"}}
+  curate: {{language: default, quality: default, toxicity: default, dedup: {{threshold: 0.8}}}}
+"""
+
+
+def pipeline(corpus: Path, place: Path, peers: Path, rounds: int) -> dict[str, float]:
+    """CPU of the whole way with danlu and with datatrove, in turn, and the documents that each keeps."""
+    from danlu.data.tokenizer import BEGIN, END, save, train
+
+    tokenizer = place / "tokenizer"
+    tokenizer.mkdir(exist_ok=True)
+    save(tokenizer, train(_texts(corpus, 8000), 16384), BEGIN, END)
+    recipe, runs, out = place / "recipe.yaml", place / "runs", place / "datatrove-pipeline"
+    recipe.write_text(RECIPE.format(corpus=corpus, tokenizer=tokenizer), encoding="utf-8")
+    python = peers / "datatrove" / "bin" / "python"
+    commands = {
+        "danlu": [sys.executable, "-m", "danlu", "prepare", str(recipe), "--runs", str(runs)],
+        "datatrove": [str(python), str(HERE / "peers" / "pipeline.py"), *map(str, (corpus, out, tokenizer / "tokenizer.json"))],
+    }
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, command in commands.items():
+            shutil.rmtree(runs, ignore_errors=True)
+            shutil.rmtree(out, ignore_errors=True)
+            found[name].append(measured(command, place / "log"))
+            kept = (runs / "danlu" / "curated" / "kept", out / "filtered")[name == "datatrove"]
+            found[name][-1]["kept"] = sum(path.read_bytes().count(b"\n") for path in kept.glob("*.jsonl"))
+            print(f"the whole way, {name}: {found[name][-1]}", flush=True)
+    ours, theirs = found["danlu"], found["datatrove"]
+    return {
+        "pipeline_ratio_datatrove": statistics.median(b["cpu"] / a["cpu"] for a, b in zip(ours, theirs, strict=True)),
+        "pipeline_cpu_seconds": statistics.median(one["cpu"] for one in ours),
+        "pipeline_kept": ours[0]["kept"],
+        "pipeline_kept_datatrove": theirs[0]["kept"],
+        "pipeline_peak_memory_gib": max(one["peak"] for one in ours) / 2**30,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", type=Path, required=True)
@@ -187,7 +235,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slow-rounds", type=int, default=1, help="Rounds of datatrove and text-dedup.")
     parser.add_argument("--only", default="rensa,gaoya,text-dedup,datatrove")
-    parser.add_argument("--parts", default="dedup,tokenise", help="What is measured.")
+    parser.add_argument("--parts", default="dedup,tokenise,pipeline", help="What is measured.")
     parser.add_argument("--corpus", type=Path, help="A corpus that is there already.")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -203,6 +251,8 @@ def main() -> None:
             figures |= quality(corpus, place / "danlu")
         if "tokenise" in options.parts:
             figures |= tokenising(corpus, place, options.rounds, min(options.documents, 32_000))
+        if "pipeline" in options.parts:
+            figures |= pipeline(corpus, place, options.peers, options.slow_rounds)
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from danlu.doctor.audit.audit import all_audits
 from danlu.errors import EXIT_FOUND, EXIT_USAGE
 from danlu.run_folder import RunFolder
 from danlu.watch import store
@@ -48,6 +49,18 @@ def test_training_tells_what_the_cheap_ones_find_and_records_it(danlu: Danlu, re
     made = danlu("train", recipe_file, "--runs", tmp_path, *settings)
     assert made.code == 0
     assert "before step 1: WARNING: weight decay strikes what it should not, or too hard [weight_decay]" in made.out
-    events = [event for event in store.events(tmp_path / "tiny" / "metrics.sqlite") if event.kind == "finding"]
+    events = [event for event in store.events(tmp_path / "tiny" / "metrics.sqlite") if event.kind == "audit"]
     assert events[0].data["finding"]["rule"] == "weight_decay"
     assert events[0].step == 0
+
+
+def test_quick_asks_what_training_asks_and_says_how_long_it_takes(danlu: Danlu, trained_folder: tuple[RunFolder, str]) -> None:
+    made = danlu("doctor", "audit", trained_folder[0].path, "--quick", "--json")
+    asked = {*json.loads(made.out)["silent"], *json.loads(made.out)["not_enough_data"]}
+    assert asked == {audit.id for audit in all_audits() if audit.at_start}
+    assert float(made.err.removesuffix(" s\n")) > 0
+
+
+def test_a_doctor_that_is_off_audits_nothing(danlu: Danlu, recipe_file: Path, tmp_path: Path) -> None:
+    settings = ("train.steps=1", "train.optimizer.weight_decay=5", "doctor.every=0")
+    assert "before step 1" not in danlu("train", recipe_file, "--runs", tmp_path, *settings).out

@@ -98,8 +98,12 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
     code, out, _ = danlu()
     listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
     assert code == 0
-    assert listed[:10] == ["run", "prepare", "train", "launch", "evaluate", "generate", "export", "quantize", "serve", "data"]
-    assert listed[10:] == [
+    assert listed[:8] == ["run", "prepare", "train", "launch", "evaluate", "generate", "chat", "export"]
+    assert listed[8:] == [
+        "import",
+        "quantize",
+        "serve",
+        "data",
         "watch",
         "report",
         "metrics",

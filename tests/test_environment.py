@@ -21,12 +21,28 @@ SLURM = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_NODELIST": "gpu[03-04]",
 }
-KNOWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK")
+PADDLE = {
+    "PADDLE_TRAINER_ID": "3",
+    "PADDLE_TRAINERS_NUM": "4",
+    "PADDLE_LOCAL_RANK": "1",
+    "PADDLE_TRAINER_ENDPOINTS": "node0:6070,node0:6071,node1:6070,node1:6071",
+}
+KNOWN = (
+    *PADDLE,
+    "PADDLE_MASTER",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+    "SLURM_CPUS_PER_TASK",
+)
 
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*KNOWN, *(name for name in os.environ if name.startswith("SLURM_"))]:
+    for name in [*KNOWN, *PADDLE, *(name for name in os.environ if name.startswith(("SLURM_", "PADDLE_")))]:
         monkeypatch.setenv(name, "")  # so that what the code sets is taken back
         monkeypatch.delenv(name)
 
@@ -34,6 +50,27 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def given(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+
+
+def test_the_launcher_of_paddle(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, PADDLE)
+    assert place() == Place(3, 4, "paddle.distributed.launch")
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], os.environ["LOCAL_RANK"]) == ("node0", "6070", "1")
+
+
+def test_the_master_of_paddle_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, PADDLE | {"PADDLE_MASTER": "node9:7000"})
+    place()
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("node9", "7000")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"PADDLE_TRAINER_ENDPOINTS": "node0"}, {"PADDLE_TRAINER_ID": "4"}, {"PADDLE_TRAINERS_NUM": "x"}]
+)
+def test_what_paddles_launcher_cannot_have_said(wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, PADDLE | wrong)
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        place()
 
 
 def test_alone() -> None:

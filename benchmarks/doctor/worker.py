@@ -10,6 +10,7 @@ import math
 import os
 import shutil
 import sys
+import traceback
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,7 @@ from danlu.doctor.diagnose import diagnose
 from danlu.doctor.finding import Severity
 from danlu.doctor.load import facts_of, from_store
 from danlu.engines.torch.engine import TorchEngine
-from danlu.errors import DanluError, RunStopped
+from danlu.errors import RunStopped
 from danlu.recipe import Recipe, parse, resolve_shape
 from danlu.train.loop import train
 from danlu.watch import store
@@ -150,8 +151,8 @@ def main() -> None:
     for name, seed in keys:
         try:
             made = one(folder, name, seed, every)
-        except DanluError as error:
-            print(f"{name}, seed {seed}: {error}", file=sys.stderr)
+        except Exception:  # the others go on; this one is not among the results, and is tried again the next time
+            print(f"{name}, seed {seed}:\n{traceback.format_exc()}", file=sys.stderr)
             continue
         gc.collect()
         if made is None:

@@ -1,4 +1,4 @@
-"""Who this process is when somebody else has started it: torchrun's variables, or those of a SLURM job step."""
+"""Who this process is when somebody else has started it: torchrun's variables, those of paddle's launcher, or of SLURM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Nodes:
 
 
 def place() -> Place | None:
-    """This process's place, with torchrun's variables set if SLURM started it; None: it stands alone.
+    """This process's place, with torchrun's variables set if another has started it; None: it stands alone.
 
     A SLURM job step counts when it has several tasks: the body of a batch script is one process, whatever the job asked for.
     UserError: variables that contradict each other.
@@ -40,6 +40,8 @@ def place() -> Place | None:
     if "WORLD_SIZE" in os.environ:
         world = _number("WORLD_SIZE")
         return Place(_rank("RANK", world), world, "torchrun") if world > 1 else None
+    if _number("PADDLE_TRAINERS_NUM") > 1:
+        return _by_paddle(_number("PADDLE_TRAINERS_NUM"))
     tasks = _number("SLURM_STEP_NUM_TASKS") or _number("SLURM_NTASKS")
     if tasks <= 1 or not ({"SLURM_STEP_ID", "SLURM_STEP_NODELIST"} & os.environ.keys()):
         return None
@@ -55,11 +57,23 @@ def place() -> Place | None:
     return Place(rank, tasks, "srun")
 
 
+def _by_paddle(world: int) -> Place:
+    """As ``python -m paddle.distributed.launch`` tells it."""
+    rank = _rank("PADDLE_TRAINER_ID", world)
+    first = os.environ.get("PADDLE_MASTER") or os.environ.get("PADDLE_TRAINER_ENDPOINTS", "").split(",")[0]
+    host, _, port = first.rpartition(":")
+    if not host or not port.isdigit():
+        raise UserError(f"the environment variables PADDLE_MASTER and PADDLE_TRAINER_ENDPOINTS name no host:port ({first!r})")
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": host, "MASTER_PORT": port}
+    os.environ["LOCAL_RANK"] = str(_number("PADDLE_LOCAL_RANK")) if "PADDLE_LOCAL_RANK" in os.environ else "0"
+    return Place(rank, world, "paddle.distributed.launch")
+
+
 def forget() -> None:
     """Forget what somebody else's launcher said: this process starts the ranks of its machine by itself."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    for name in [name for name in os.environ if name.startswith("SLURM_STEP")]:
+    for name in [name for name in os.environ if name.startswith(("SLURM_STEP", "PADDLE_TRAINER"))]:
         del os.environ[name]
 
 

@@ -120,7 +120,8 @@ def test_a_long_conversation_is_cut_and_told(folder: Path, tmp_path: Path) -> No
     ("template", "said"),
     [
         ("{{ raise_exception('no ' + messages[0].role) }}", "no user"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{{ 'x' * 1000 }}{% endfor %}{% endfor %}", "more than"),
+        ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "more than"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "counts beyond 1,000,000"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ messages[0]['nothing'].x }}", "UndefinedError"),
     ],

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from danlu.data.curate import job
 from danlu.data.curate.job import Curated, Settings, curate
 from danlu.data.curate.shard import first_pass
 from danlu.data.curate.stage import Rejected
-from danlu.data.dedup.plan import Plan, rows_for
+from danlu.data.dedup.plan import Plan, plan_of, rows_for
 from danlu.data.dedup.sketch import Sketcher, back_to_back
 from danlu.data.read import Document
 from danlu.data.sources import resolve
 from danlu.errors import DanluError, UserError
+from danlu.recipe.curate_sections import DedupSection
 from danlu.recipe.data_sections import Source
 
 from .conftest import write_jsonl
@@ -357,6 +359,40 @@ def test_rows_are_as_many_as_still_find_a_pair_at_the_threshold(threshold: float
     assert all(chance(r) < 0.985 for r in more)
     if threshold == 0.8:
         assert rows == 8
+
+
+@pytest.mark.parametrize("write", [english, chinese], ids=["english", "chinese"])
+def test_threshold_1_takes_the_same_words_in_the_same_order_and_nothing_else(write: Any, tmp_path: Path) -> None:
+    rng = random.Random(6)
+    texts = []
+    for count in [1, 3, 5, 60, 200] * 8:
+        text = write(rng, count)
+        parts = re.findall(rf"[{HAN}]|[a-z]+", text)
+        other_order = (" " if write is english else "").join(reversed(parts))
+        texts += [text, rng.choice(FORMATS)(text), edited(text, rng, 0.02), other_order, text + text]
+    texts += ["...", "。", "...", "🐉", "🐉"]
+    rng.shuffle(texts)
+    plan = plan_of(DedupSection(threshold=1))
+    assert plan.permutations == 0
+    kept, left, done = run(texts, tmp_path, plan=plan)
+
+    def words_of(number: int) -> tuple[str, ...]:
+        plain = (
+            unicodedata.normalize("NFKD", texts[number]).replace("\u0301", "").replace("\u200b", " " if write is english else "")
+        )
+        return tuple(words(plain)) or (texts[number],)
+
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number in range(len(texts)):
+        groups.setdefault(words_of(number), []).append(number)
+    best = [max(group, key=lambda number: (len(texts[number].encode()), -number)) for group in groups.values()]
+    assert sorted(best) == sorted(kept) and len(left) > 40
+    for number, why in left.items():
+        assert words_of(json.loads(line_at(done, why["kept"]))["n"]) == words_of(number)
+        assert why["value"] == 1.0 and (why["rule"] == "exact") == (
+            json.loads(line_at(done, why["kept"]))["text"] == texts[number]
+        )
+    assert {why["rule"] for why in left.values()} == {"exact", "near"}
 
 
 def test_every_pair_of_bands_has_few_hashes_in_common() -> None:

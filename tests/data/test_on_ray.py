@@ -6,18 +6,20 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from danlu.data.curate.job import Settings, curate
+from danlu.data.curate.paragraphs import Paragraphs
 from danlu.data.curate.stage import Rejected
 from danlu.data.sources import resolve
 from danlu.errors import DanluError, UserError
 from danlu.recipe.data_sections import Source
 
-from .test_dedup import PLAN, content, family, write_texts
+from .test_dedup import PLAN, content, english, family, write_texts
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
@@ -52,7 +54,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("danlu.data.curate.shard.SHARD_BYTES", 1)  # a shard for every file
     texts = family(300)
     texts[random.Random(3).randrange(100, 200)] = "deadly text of an odd length"
-    write_texts(texts, tmp_path / "in")
+    often = "\n" + english(random.Random(4), 20)
+    write_texts([text + often * (number % 9 == 0) for number, text in enumerate(texts)], tmp_path / "in")
     (tmp_path / "flags").mkdir()
     return resolve([Source(path=str(tmp_path / "in"))])
 
@@ -63,10 +66,12 @@ def quiet(line: str) -> None:
 
 def test_the_same_to_the_byte_though_a_worker_is_killed(source: Any, tmp_path: Path) -> None:
     stages = (killing(1, tmp_path / "flags"),)
-    there = curate(source, tmp_path / "ray", Settings(stages, PLAN, noise_ratio=0.1, executor="ray"), quiet)
+    asked = Settings(stages, PLAN, Paragraphs(10, 3), noise_ratio=0.1)
+    there = curate(source, tmp_path / "ray", replace(asked, executor="ray"), quiet)
     assert len(os.listdir(tmp_path / "flags")) == 1, "nothing was killed"
-    here = curate(source, tmp_path / "here", Settings(stages, PLAN, noise_ratio=0.1), quiet)
+    here = curate(source, tmp_path / "here", asked, quiet)
     assert content(there) == content(here)
+    assert there.report["waterfall"][-2]["changed"] > 3
     assert len(list((there.folder / "kept").iterdir())) > 3 and there.report["noise"]["achieved"] > 0
 
 

@@ -364,7 +364,13 @@ def test_a_mistake_in_one_audit_ends_no_other(healthy: Material) -> None:
     def broken(made: Material) -> None:
         raise ZeroDivisionError("planted")
 
-    audits = [replace(all_audits()[0], id="broken", check=broken), *all_audits()]
-    found = audited(healthy, audits)
+    def lacking(made: Material) -> None:
+        raise ModuleNotFoundError(name="eldc")
+
+    first = all_audits()[0]
+    found = audited(
+        healthy, [replace(first, id="broken", check=broken), replace(first, id="lacking", check=lacking), *all_audits()]
+    )
     assert "planted" in found.unjudged["broken"]
+    assert found.unjudged["lacking"] == "the package eldc is not installed"
     assert len(found.silent) == len(all_audits())

@@ -31,15 +31,28 @@ def test_torch_is_the_default() -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        *("parallel.data=2", "memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
+        *("parallel.zero_stage=3 parallel.data=2", "parallel.sequence_parallel=true parallel.tensor=2"),
+        *("parallel.schedule=zero-bubble parallel.pipeline=2 memory.micro_batch=1", "train.compile=true parallel.data=2"),
+        *("memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
         "memory.recompute=selective",
         *("train.precision=bf16", "train.precision=fp16"),
     ],
 )
 def test_what_paddle_cannot_do_names_the_field_and_a_way_out(override: str) -> None:
-    field = override.partition("=")[0].removesuffix(".data")
+    field = override.partition("=")[0]
     with pytest.raises(UserError, match=rf"{field}.*train\.engine=torch"):
-        engines.check(recipe("train.engine=paddle", override))
+        engines.check(recipe("train.engine=paddle", *override.split()))
+
+
+def test_interleaving_two_ranks_of_a_pipeline_is_refused_by_paddle() -> None:
+    overrides = ("model.layers=4", "parallel.pipeline=2", "parallel.schedule=interleaved", "memory.micro_batch=1")
+    with pytest.raises(UserError, match=r"parallel\.schedule: interleaved takes 3 pipeline ranks or more in paddle, not 2"):
+        engines.check(recipe("train.engine=paddle", *overrides))
+
+
+@pytest.mark.parametrize("override", ["parallel.data=2 parallel.zero_stage=2", "parallel.tensor=2", "parallel.pipeline=2"])
+def test_layouts_of_paddle(override: str) -> None:
+    engines.check(recipe("train.engine=paddle", "model.layers=2", "memory.micro_batch=1", *override.split()))
 
 
 @pytest.mark.parametrize("name", ["torch", "paddle"])

@@ -186,7 +186,7 @@ QUICK = (
     "d2 t2 sp z3 mb2 drop",
     "d2 t2 z3 disk shards",
     "d2 p2 z1 il mb2 disk tied",
-    "d2 p2 z3 mb2 lora tied",
+    "d2 t2 z3 mb2 lora tied",
 )
 """Four processes; part of every test run."""
 
@@ -207,6 +207,7 @@ FULL = (
     *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
     *("one full lora", "d2 z1 mb2 lora", "d2 z3 lora qwen2", "p2 mb2 lora", "p2 zb mb2 lora tied", "d2 disk lora"),
+    *("t2 lora biases", "t2 sp lora tied", "t2 p2 mb4 lora qwen3", "d2 p2 z3 mb2 lora tied"),
     # Three: what does not divide by two
     *("d3 b12", "d3 z3 b12 mb2", "p3 mb2"),
     # Four
@@ -253,10 +254,29 @@ FULL_MOVES = (
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
 
-PADDLE_QUICK = ("d2", "d2 z1 mb2")
-PADDLE_FULL = (*PADDLE_QUICK, "d2 mb1 half", "d2 tied", "d4 z1", "d3 b12")
-PADDLE_QUICK_MOVES = (("d2 z1", "one"),)
-PADDLE_FULL_MOVES = (*PADDLE_QUICK_MOVES,)
+PADDLE_QUICK = ("d2 z2 mb2", "t2 tied", "p2 mb2 tied half")
+"""Two processes; part of every test run."""
+
+PADDLE_FULL = (
+    *("one mb2", "one full every2 qwen3", "one mb2 drop"),
+    *PADDLE_QUICK,
+    *("d2", "d2 mb1 half", "d2 z1 mup", "d2 z2 mb1 qwen2", "d2 full empty", "t2", "t2 even mb2", "t2 biases", "t2 qwen3 full"),
+    *("t2 mistral nomask", "t2 drop", "p2 mb1 even", "p2 mb4 full every2", "p2 mb2 drop"),
+    *("d3 b12", "d3 z2 b12 mb2"),
+    *("d4 z1", "d4 z2 half", "d2 t2", "d2 t2 z2 mb2 qwen2", "d2 p2 mb2 muptied", "d2 p2 z1 mb1 half drop"),
+    *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
+    *("d8 z1 b24", "d2 t2 p2 mb2", "d2 t2 p2 z1 mb1 tied", "p8 mb1 eight", "t4 p2 mb2 widetied"),
+)
+
+PADDLE_QUICK_MOVES = (("d2 z2 tied", "p2 mb2 tied"),)
+PADDLE_FULL_MOVES = (
+    *PADDLE_QUICK_MOVES,
+    ("d2 z1", "one"),
+    ("one qwen2", "t2 qwen2"),
+    ("t2 tied", "d2 z1 tied"),
+    ("d2 t2 z1", "t2 p2 mb4"),
+    ("t2 p2 mb4 muptied", "d4 z2 muptied"),
+)
 
 MATRICES: dict[tuple[str, str], tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
     ("torch", "quick"): (QUICK, QUICK_MOVES),

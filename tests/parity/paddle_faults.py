@@ -5,8 +5,76 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
+
+from paddle import Tensor
+
+from danlu.engines.paddle import engine, shard
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.optimizer import Optimizer
+from danlu.engines.paddle.pipeline import Pipeline
+from danlu.engines.paddle.tensor_parallel import VocabularyShard
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
-FAULTS: dict[str, tuple[str, Plant]] = {}
+
+def _does_nothing(holder: Any, name: str) -> Plant:
+    return lambda: patch.object(holder, name, lambda *_: None)
+
+
+def _gives_back(holder: Any, name: str) -> Plant:
+    """What it is given, and does nothing."""
+    return lambda: patch.object(holder, name, lambda _, value: value)
+
+
+def _own_count() -> AbstractContextManager[Any]:
+    """Each data rank divides by its own supervised tokens."""
+    honest = Layout.sum
+
+    def wrong(self: Layout, value: Tensor, *names: str) -> Tensor:
+        return value * self.data if value.is_integer() else honest(self, value, *names)
+
+    return patch.object(Layout, "sum", wrong)
+
+
+def _layer_twice() -> AbstractContextManager[Any]:
+    """The first stage ends a layer too late: two stages have it."""
+    honest = engine.split_layers
+
+    def wrong(shape: Any, stages: int) -> list[range]:
+        first, *rest = honest(shape, stages)
+        return [range(first.start, first.stop + 1), *rest]
+
+    return patch.object(engine, "split_layers", wrong)
+
+
+def _row_too_late() -> AbstractContextManager[Any]:
+    honest = VocabularyShard.local
+    return patch.object(VocabularyShard, "local", lambda self, index: honest(self, index + (self.first > 0)))
+
+
+def _drifts() -> AbstractContextManager[Any]:
+    """A replica that drifts away: the last data rank has another learning rate."""
+    honest = Optimizer.step
+
+    def wrong(self: Optimizer, learning_rate: float, loss_is_finite: bool) -> tuple[float, str | None]:
+        return honest(self, learning_rate * (1 + 0.01 * self.layout.data_rank), loss_is_finite)
+
+    return patch.object(Optimizer, "step", wrong)
+
+
+FAULTS: dict[str, tuple[str, Plant]] = {
+    "gradients are not reduced over the replicas": ("d2", _does_nothing(shard, "fused_allreduce_gradients")),
+    "each data rank divides by its own tokens": ("d2", _own_count),
+    "all data ranks train on the same samples": ("d2", lambda: patch.object(Layout, "data_rank", property(lambda _: 0))),
+    "one replica has another learning rate": ("d2", _drifts),
+    "clipping by the local norm": ("d2 z1", _gives_back(Layout, "sum_all")),
+    "sharded parameters are not sent around": ("d2 z1", _does_nothing(shard._Split, "_sharding_sync_parameters")),
+    "clipping by the norm of one pipeline rank": ("p2 mb2", _gives_back(Layout, "sum_all")),
+    "tied weights come apart": ("p2 mb2 tied", _does_nothing(Pipeline, "sum_tied_gradients")),
+    "a stage ends a layer too late": ("p2 mb2", _layer_twice),
+    "the vocabulary's second part begins a row too late": ("t2", _row_too_late),
+    "hidden gradients of the vocabulary's parts are not summed": ("t2", _gives_back(VocabularyShard, "sum")),
+    "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
+}
 """What is wrong: the case that is trained, and how to plant it."""

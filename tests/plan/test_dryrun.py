@@ -39,7 +39,7 @@ def test_few_layers_tell_what_all_would(changes: dict[str, Any]) -> None:
     [
         {"data": 2, "zero_stage": 3, "recompute": "full"},
         SPLIT | {"pipeline": 2, "recompute": "selective", "micro_batch": 1},
-        SPLIT,
+        {"data": 2, "zero_stage": 3, "pipeline": 2, "micro_batch": 1},
     ],
 )
 def test_what_is_planned_is_what_the_engine_has(changes: dict[str, Any]) -> None:

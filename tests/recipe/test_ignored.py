@@ -43,6 +43,7 @@ ROPE = "original_max_sequence_length: 512"
         ),
         (["train.device=cpu", "memory.offload_optimizer=host"], ["memory.offload_optimizer"], "a CPU computes in host memory"),
         (["data.curate={dedup: default, noise_ratio: 0.07}"], ["data.curate.noise_ratio"], "no stage has soft rules"),
+        (["data.curate={dedup: {threshold: 1, shingle: 7}}"], ["data.curate.dedup.shingle"], "takes no MinHash"),
         (
             ["data.curate={quality: {gopher: {least_stop_words: 1}, languages: [{language: ko}]}}"],
             ["data.curate.quality.languages", "data.curate.quality.gopher.least_stop_words"],

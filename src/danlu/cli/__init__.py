@@ -48,7 +48,6 @@ def cli() -> None:
 
 
 for _verb in (
-    pretrained.import_model,
     training.run,
     training.prepare,
     training.train,
@@ -56,7 +55,9 @@ for _verb in (
     training.worker,
     trained.evaluate,
     trained.generate,
+    pretrained.chat,
     trained.export,
+    pretrained.import_model,
     serving.quantize,
     serving.serve,
     data.data_group,

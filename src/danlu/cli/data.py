@@ -30,11 +30,17 @@ def data_group() -> None:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="Folder of the result; must be new or empty.")
 @click.option("--text", default="text", show_default=True, help="Field that holds the text, in JSON and Parquet.")
-@click.option("--threshold", default=0.8, show_default=True, help="Jaccard similarity from which two documents are copies.")
+@click.option(
+    "--threshold",
+    default=0.8,
+    show_default=True,
+    help="Jaccard similarity from which two documents are copies; 1: only the same words in the same order.",
+)
 @click.option("--permutations", default=112, show_default=True, help="Hash functions of MinHash.")
 @click.option("--rows", type=int, help="Hashes in a band. Default: as many as still find a pair at the threshold.")
 @click.option("--shingle", default=5, show_default=True, help="Words, or characters of unspaced scripts, in a shingle.")
 @click.option("--exact", is_flag=True, help="Check candidates by their true Jaccard, not by its estimate.")
+@click.option("--paragraphs", is_flag=True, help="Then take out paragraphs and long lines that many documents have.")
 @click.option(
     "--workers", type=click.IntRange(0), default=0, show_default=True, help="Processes; 0: one a core, if there is enough to do."
 )
@@ -50,6 +56,7 @@ def dedup(
     rows: int | None,
     shingle: int,
     exact: bool,
+    paragraphs: bool,
     workers: int,
     memory: str,
     bad_line_limit: float,
@@ -64,6 +71,7 @@ def dedup(
     Examples:
       danlu data dedup corpus --output corpus-once
       danlu data dedup 'crawl/*.jsonl.gz' --text content --threshold 0.9 --output crawl-once
+      danlu data dedup crawl --paragraphs --output crawl-once
     """
     from pydantic import ValidationError
 
@@ -71,13 +79,15 @@ def dedup(
     from danlu.data.sources import resolve
     from danlu.recipe.data_sections import DataSection
     from danlu.recipe.explain import from_validation
+    from danlu.recipe.ignored import beside_equal
 
-    settings = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
+    settings: dict[str, object] = {"threshold": threshold, "permutations": permutations, "rows": rows, "shingle": shingle}
+    settings |= {"verify": "exact" if exact else "estimate", "paragraphs": {} if paragraphs else None}
     try:
         section = DataSection.model_validate(
             {
                 "sources": [{"path": path, "text": text} for path in inputs],
-                "curate": {"dedup": settings | {"verify": "exact" if exact else "estimate"}, "workers": workers},
+                "curate": {"dedup": settings, "workers": workers},
                 "memory": memory,
                 "bad_line_limit": bad_line_limit,
             }
@@ -85,6 +95,9 @@ def dedup(
     except ValidationError as error:
         first = from_validation(error, ("data",))[0]
         raise UserError(f"--{str(first.path[-1]).replace('_', '-')}: {first.text}") from None
+    assert section.curate is not None and section.curate.dedup is not None
+    for line in beside_equal(section.curate.dedup):
+        note(f"warning: {line}")
     try:
         listing = resolve(section.sources)
     except UserError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from danlu.cli.common import JSON, OVERRIDES, RECIPE, ROOT, RUN, DefaultVerbs, locate, print_json, run_folder
+from danlu.cli.common import JSON, OVERRIDES, RECIPE, ROOT, RUN, DefaultVerbs, locate, note, print_json, run_folder
 from danlu.errors import EXIT_FOUND, UserError
 
 if TYPE_CHECKING:
@@ -102,10 +103,17 @@ def doctor_apply(run: Path, to: Path) -> None:
 @OVERRIDES
 @ROOT
 @click.option("--all", "everything", is_flag=True, help="Also say which audits lack the data to judge, and which data.")
+@click.option("--quick", is_flag=True, help="Only those that come ahead of every training, and how long they take.")
 @LANGUAGE
 @JSON
 def doctor_audit(
-    recipe: Path, overrides: tuple[str, ...], root: Path, everything: bool, language: str | None, as_json: bool
+    recipe: Path,
+    overrides: tuple[str, ...],
+    root: Path,
+    everything: bool,
+    quick: bool,
+    language: str | None,
+    as_json: bool,
 ) -> None:
     """Look at a recipe, its data and this machine before the first step.
 
@@ -118,10 +126,39 @@ def doctor_audit(
     """
     from danlu.auditing import material
     from danlu.doctor import show
-    from danlu.doctor.audit.audit import AUDITS, audited
+    from danlu.doctor.audit.audit import AUDITS, audited, audited_at_start
 
-    diagnosis = audited(material(*locate(recipe, overrides, root)))
+    looked_at = material(*locate(recipe, overrides, root))
+    start = time.perf_counter()
+    diagnosis = (audited_at_start if quick else audited)(looked_at)
+    if quick:
+        note(f"{time.perf_counter() - start:.2f} s")
     _print(diagnosis, str(recipe), show.lines(diagnosis, language_of(language), everything, AUDITS), as_json)
+
+
+@doctor_group.command(name="diff")
+@click.argument("first", type=click.Path(path_type=Path), metavar="RUN_A")
+@click.argument("second", type=click.Path(path_type=Path), metavar="RUN_B")
+@LANGUAGE
+@JSON
+def doctor_diff(first: Path, second: Path, language: str | None, as_json: bool) -> None:
+    """Say what differs between two runs, and where their curves part.
+
+    Settings, data, environment, and the first step at which a signal differs at all and beyond its noise. Each may be a log of
+    another program, too.
+
+    \b
+    Example:
+      danlu doctor diff runs/quickstart runs/hot
+    """
+    from danlu.doctor.diff import show
+    from danlu.doctor.diff.compare import compare, read
+
+    found = compare(read(first), read(second))
+    if as_json:
+        print_json(show.as_json(found))
+    else:
+        click.echo("\n".join(show.lines(found, language_of(language))))
 
 
 @doctor_group.command(name="rules")

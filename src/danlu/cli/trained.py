@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from danlu.cli.common import JSON, OVERRIDES, RUN, note, print_json, run_folder
-from danlu.errors import DanluError
+from danlu.errors import DanluError, UserError
 from danlu.plural import many
+
+if TYPE_CHECKING:
+    from danlu.run_folder import RunFolder
 
 LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; parallel.<field>=<value> gives another.")
 
@@ -113,13 +117,21 @@ def generate(
 
 @click.command()
 @RUN
-@click.option("--to", type=click.Path(path_type=Path), help="Target folder. Default: export/ in the run folder.")
+@click.option("--to", type=click.Path(path_type=Path), help="Target folder or file. Default: export/ in the run folder.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["hugging-face", "gguf-f16", "gguf-q8_0", "peft"]),
+    default="hugging-face",
+    show_default=True,
+    help="gguf: one file, for llama.cpp; peft: the adapter alone.",
+)
 @click.option(
     "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights."
 )
 @click.option("--replace", is_flag=True, help="Overwrite an export made before.")
-def export(run: Path, to: Path | None, dtype: str, replace: bool) -> None:
-    """Write the model in the Hugging Face layout.
+def export(run: Path, to: Path | None, form: str, dtype: str, replace: bool) -> None:
+    """Write the model in the Hugging Face layout, or in another one.
 
     That is config.json, safetensors and the tokenizer, for transformers, vLLM and others.
 
@@ -127,12 +139,30 @@ def export(run: Path, to: Path | None, dtype: str, replace: bool) -> None:
     Examples:
       danlu export runs/quickstart
       danlu export runs/quickstart --to my-model --dtype bf16
+      danlu export runs/sft --to model.gguf --format gguf-q8_0
     """
     from danlu import export as exports
     from danlu import stages
 
     folder = run_folder(run)
+    if form != "hugging-face":
+        click.echo(f"wrote {_otherwise(folder, to, form, dtype, replace)} ({form})")
+        return
     place = to or folder.export
     exports.check(place, replace)  # before the model is loaded
     trained = stages.open_trained(folder, note)
     click.echo(f"wrote {exports.export(trained, place, dtype, replace)} ({dtype}, step {trained.step})")
+
+
+def _otherwise(folder: RunFolder, to: Path | None, form: str, dtype: str, replace: bool) -> Path:
+    from danlu import stages
+    from danlu.pretrained import export as others
+
+    if to is None:
+        raise UserError(f"--format {form}: name the {'folder' if form == 'peft' else 'file'} to write with --to")
+    if dtype != "fp32":
+        raise UserError(f"--dtype {dtype} is for the Hugging Face layout; --format {form} has types of its own, leave it out")
+    trained = stages.open_trained(folder, note)
+    if form == "peft":
+        return others.export_adapter(trained, to)
+    return others.export_gguf(trained, to, form.removeprefix("gguf-"), replace)

@@ -143,7 +143,10 @@ def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report
         assert data.tokenizer.path is not None
         file = tokenizer.tokenizer_file(data.tokenizer.path)
         loaded = tokenizer.load(file, data.tokenizer.begin, data.tokenizer.end)
-        tokenizer.save(folder, file.read_bytes(), loaded.begin, loaded.end, tokenizer.settings_beside(file))
+        beside = tokenizer.settings_beside(file)
+        if data.chat.template is not None:  # which is the model's from now on
+            beside["chat_template"] = template.load(file, data.chat.template).source
+        tokenizer.save(folder, file.read_bytes(), loaded.begin, loaded.end, beside)
         begin = loaded.begin or "nothing"
         report(f"tokenizer: {file}, {loaded.vocab_size:,} tokens, {begin} before and {loaded.end} after a document")
         return loaded, str(file)

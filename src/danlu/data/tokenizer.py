@@ -21,6 +21,7 @@ BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 """Special tokens of a tokenizer that danlu trains: before a document, after it, and filling."""
 FILE = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"
+TEMPLATE = "chat_template.jinja"
 PIECE = 1 << 18
 """Characters that are encoded in one go; longer documents are cut at line ends, which bounds memory and spreads the work."""
 AT_ONCE = 1 << 22
@@ -52,7 +53,8 @@ class Tokenizer:
         """Tokens of one byte that is no character by itself."""
         # A tokenizer that puts a mark before each text (SentencePiece does) would put it between two pieces too.
         whole, first, second = (ids.tolist() for ids in self._ids(["x\ny", "x\n", "y"]))
-        self._cuttable = whole == first + second
+        self.cuttable = whole == first + second
+        """Whether the tokens of two texts are those of both together, at a line end between them."""
 
     def _id(self, token: str, origin: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
@@ -103,7 +105,7 @@ class Tokenizer:
         """Token ids of each text (uint32), without begin and end; texts are spread over the processor's cores."""
         counts, pieces = [], []
         for text in texts:
-            parts = _pieces(text) if self._cuttable else [text]
+            parts = _pieces(text) if self.cuttable else [text]
             counts.append(len(parts))
             pieces += parts
         many = sum(map(len, pieces)) >= WORTH_CHECKING
@@ -246,8 +248,15 @@ def save(folder: Path, data: bytes, begin: str | None, end: str, settings: dict[
 
 
 def settings_beside(file: Path) -> dict[str, Any]:
-    """The tokenizer_config.json beside a tokenizer.json; empty when there is none."""
-    return _json_beside(file, SETTINGS)
+    """The tokenizer_config.json beside a tokenizer.json, with a chat template that lies in a file of its own; empty without."""
+    found = _json_beside(file, SETTINGS)
+    template = file.with_name(TEMPLATE)
+    if template.is_file():
+        try:
+            found["chat_template"] = template.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{template}: cannot be read: {error}") from None
+    return found
 
 
 def _json_beside(file: Path, name: str) -> dict[str, Any]:

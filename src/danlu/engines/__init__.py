@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from danlu.engines.base import Engine, Gpus
+from danlu.engines.meeting import Meeting
 from danlu.environment import Nodes, place
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
-
-if TYPE_CHECKING:
-    from danlu.engines.torch.meeting import Meeting
 
 
 def check(recipe: Recipe) -> None:
@@ -28,9 +26,12 @@ def check(recipe: Recipe) -> None:
 
 def _check_paddle(recipe: Recipe) -> None:
     """What the paddle engine has no part for."""
-    train, memory = recipe.train, recipe.memory
+    train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
     found = {
-        f"parallel: {recipe.parallel.processes} processes": recipe.parallel.processes > 1,
+        f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage == 3,
+        "parallel.sequence_parallel: true": parallel.sequence_parallel,
+        f"parallel.schedule: {parallel.schedule}": parallel.schedule == "zero-bubble",
+        "train.compile: true in several processes": train.compile and parallel.processes > 1,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none",
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none",
         "watch.memory: true": recipe.watch.memory,
@@ -39,6 +40,10 @@ def _check_paddle(recipe: Recipe) -> None:
     for field, there in found.items():
         if there:
             raise UserError(f"{field} is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+    if parallel.schedule == "interleaved" and parallel.pipeline < 3:
+        raise UserError(
+            f"parallel.schedule: interleaved takes 3 pipeline ranks or more in paddle, not {parallel.pipeline}; use 1f1b"
+        )
     if memory.recompute == "selective":
         raise UserError("memory.recompute: selective is not part of the paddle engine yet; use full, or train.engine=torch")
     if train.device == "cpu" and train.precision != "fp32":
@@ -71,26 +76,37 @@ def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> En
     return TorchEngine(recipe, shape, scratch)
 
 
-def meet(rank: int, processes: int) -> Meeting:
+def meet(recipe: Recipe, rank: int, processes: int) -> Meeting:
     """Where the processes of a layout meet before they train."""
+    if recipe.train.engine == "paddle":
+        from danlu.engines.paddle.meeting import store as paddles
+
+        return Meeting(rank, processes, paddles())
     from danlu.engines.torch.in_flight import FLIGHT_RECORDER
 
     os.environ.setdefault(*FLIGHT_RECORDER)  # before torch is imported
-    from danlu.engines.torch.meeting import Meeting
+    from danlu.engines.torch.meeting import store
 
-    return Meeting(rank, processes)
+    return Meeting(rank, processes, store())
 
 
-def in_flight() -> list[str]:
-    """The collectives that this process has begun and not ended, as far as its framework knows them."""
+def in_flight(recipe: Recipe) -> Callable[[], list[str]]:
+    """What names the collectives that this process has begun and not ended, as far as its framework knows them."""
+    if recipe.train.engine == "paddle":
+        return list
     from danlu.engines.torch.in_flight import in_flight
 
-    return in_flight()
+    return in_flight
 
 
 def launch(recipe: Recipe, run: Path, logs: Path, place: Path, own: range, nodes: Nodes) -> None:
     """Train a run in this machine's ranks of its layout. DanluError: what ended the one that failed first."""
     check(recipe)
+    if recipe.train.engine == "paddle":
+        from danlu.engines.processes import launch as start_all
+
+        start_all(recipe.parallel.processes, run, logs, place, own, nodes)
+        return
     from danlu.engines.torch.launch import launch as start
 
     start(run, logs, place, own, nodes)
@@ -104,11 +120,17 @@ def again(recipe: Recipe) -> bool:
     if recipe.parallel.processes == 1:
         return False
     check(recipe)
-    from danlu.engines.torch.again import again as start
     from danlu.parent import end_with_parent
 
     if place() is not None:
         end_with_parent()
         return False
+    if recipe.train.engine == "paddle":
+        from danlu.engines.processes import again as start_all
+
+        start_all(recipe.parallel.processes)
+        return True
+    from danlu.engines.torch.again import again as start
+
     start(recipe.parallel.processes)
     return True

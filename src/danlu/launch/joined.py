@@ -20,7 +20,7 @@ def train(
 ) -> None:
     """Train the run below ``path``, which the first rank makes with ``create``. DanluError: the first rank's, on all of them."""
     check(recipe, rank)
-    meeting = engines.meet(rank.rank, rank.processes)
+    meeting = engines.meet(recipe, rank.rank, rank.processes)
     if rank.rank:
         word = meeting.listen()
         if "error" in word:

@@ -42,16 +42,19 @@ def begin(rank: Place, recipe: Recipe, data: str, run: Path, watches: bool) -> N
     """Meet the other ranks. UserError, on all: some are not there, or do not hold the same recipe, code and data."""
     environment.check(recipe, rank)
     logs = logs_of(run)
-    heartbeat.start(logs, rank.rank, engines.in_flight)
+    heartbeat.start(logs, rank.rank, engines.in_flight(recipe))
     if watches and rank.rank == 0:
         Watchdog(logs, range(1), recipe.watch.hang_seconds, _give_up).start()
     identity = {
         "recipe": recipe.model_dump(mode="json"),
         "danlu": f"{danlu.__version__}, code {code_digest()}",
-        "torch": metadata.version("torch"),
+        recipe.train.engine: metadata.version(_PACKAGES[recipe.train.engine]),
         "data": data,
     }
-    engines.meet(rank.rank, rank.processes).roll_call(identity, logs / "roll-call")
+    engines.meet(recipe, rank.rank, rank.processes).roll_call(identity, logs / "roll-call")
+
+
+_PACKAGES = {"torch": "torch", "paddle": "paddlepaddle"}
 
 
 @functools.cache

@@ -81,8 +81,10 @@ class _Moments:
         job = self.job
         if job.shards == 1 or job.zero_stage == 0:
             return 0.0
+        if job.pipeline > 1 and job.zero_stage < 3:  # in the first forward pass, for all that follow
+            return 4 * self.held
         buffer = 4 * self.layer  # of the last gathering, kept until the next one
-        if job.zero_stage == 3 and job.pipeline == 1:
+        if job.zero_stage == 3:
             return buffer + 4 * (self.ends + backward * self.layer)
         return buffer + 4 * self.held
 
@@ -120,7 +122,7 @@ class _Moments:
         kept = self.kept + (self.stream if self.last else 0.0)
         over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
         behind = over * (4 * self.layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
-        return kept + head + behind + self.working()
+        return kept + head + behind + self.working() + self.gathered(True)
 
     def shallowest(self) -> float:
         """The first layer goes backward: the other layers' gradients are there."""
@@ -128,16 +130,18 @@ class _Moments:
         flying = self.kept - (self.layers - 1) * self.layer_kept()
         head = 4 * self.table if self.last else 0.0
         others = 4 * (self.layers - 1) * self.layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
-        return flying + head + others + self.working()
+        # A pipeline's backward passes leave gathered what they have used, till the next forward pass lets go of it.
+        gathered = 4 * self.held if job.zero_stage == 3 and job.pipeline > 1 else self.gathered(True)
+        return flying + head + others + self.working() + gathered
 
     def working(self) -> float:
         """What a layer in its backward pass needs for itself, with what surrounds it at any layer."""
         made = working_bytes(self.job) + self.made_again
-        return made + self.stream + self.kept_gradients() + self.gathered(True) + self.reduction()
+        return made + self.stream + self.kept_gradients() + self.reduction()
 
     def reduction(self) -> float:
-        """The buffer in which the layer before is reduced."""
-        return 4 * self.layer if self.job.shards > 1 else 0.0
+        """The buffer in which the layer before is reduced; in a pipeline when the last micro-batch alone is left."""
+        return 4 * self.layer if self.job.shards > 1 and self.job.pipeline == 1 else 0.0
 
     def gradients(self) -> float:
         """Everything is backward: all gradients, and the ends' in the making."""

@@ -16,7 +16,7 @@ from danlu.model.shape import ModelShape, RopeScaling
 from danlu.pretrained.names import FREQUENCIES, gguf_name, pairs_to_halves, rotary_heads
 
 READABLE = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
-_FAMILIES = ("llama", "qwen2", "qwen3")
+_FAMILIES = ("llama", "qwen2", "qwen3", "ernie4_5")
 _LLAMA3: dict[str, Any] = {"low_frequency_factor": 1.0, "high_frequency_factor": 4.0, "original_max_sequence_length": 8192}
 """The only settings of Llama 3's scaling that were published; a file keeps what they come to, and not themselves."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _CUTS: dict[str, tuple[bool, str]] = {
 
 def tokenizer_json(told: Mapping[str, Any], file: Path) -> tuple[bytes, dict[str, Any]]:
     """tokenizer.json, and what belongs into tokenizer_config.json. UserError: it is of a kind that cannot be rebuilt exactly."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
     way_out = "give the publisher's own with --tokenizer FOLDER"
     kind, cut = told.get("ggml.model"), str(told.get("ggml.pre"))
@@ -40,14 +41,7 @@ def tokenizer_json(told: Mapping[str, Any], file: Path) -> tuple[bytes, dict[str
         made = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, pairs))
     except Exception as error:  # the library raises plain exceptions
         raise UserError(f"{file}: its tokenizer is damaged ({error}); {way_out}") from None
-    digits, pattern = _CUTS[cut]
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            *([pre_tokenizers.Digits(individual_digits=True)] if digits else []),
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=bool(told.get("ggml.add_space_prefix", False)), use_regex=False),
-        ]
-    )
+    made.pre_tokenizer = _cutter(cut, bool(told.get("ggml.add_space_prefix", False)))
     if cut == "qwen2":
         made.normalizer = normalizers.NFC()
     made.decoder = decoders.ByteLevel()
@@ -60,6 +54,43 @@ def tokenizer_json(told: Mapping[str, Any], file: Path) -> tuple[bytes, dict[str
             ]
         )
     return made.to_str(pretty=True).encode("utf-8"), _settings(told, tokens)
+
+
+_PROBES = (
+    "It's 2024, isn't IT'LL?\n\n  1234567 ...\r\n\t x=y;  end ",
+    "炉火纯青 é½² don'T\n\n\n  \u00a0 a1b22c333 !!\n?",
+    "  \n \n",
+)
+"""Texts in which every two of the known ways to cut differ."""
+
+
+def cut_of(data: bytes, origin: Path) -> str:
+    """What GGUF calls the way in which a tokenizer.json cuts texts, found by cutting some. UserError: it has no word for it."""
+    from tokenizers import Tokenizer
+
+    own = Tokenizer.from_buffer(data)
+    if own.pre_tokenizer is not None and json.loads(data)["model"].get("type") == "BPE":
+        for name in _CUTS:
+            if all(_pieces(own.pre_tokenizer, text) == _pieces(_cutter(name), text) for text in _PROBES):
+                return name
+    raise UserError(f"{origin}: its tokenizer is none that danlu writes to GGUF (byte-level BPE cut as {', '.join(_CUTS)})")
+
+
+def _pieces(cutter: Any, text: str) -> list[str]:
+    return [piece for piece, _ in cutter.pre_tokenize_str(text)]
+
+
+def _cutter(name: str, prefix: bool = False) -> Any:
+    from tokenizers import Regex, pre_tokenizers
+
+    digits, pattern = _CUTS[name]
+    return pre_tokenizers.Sequence(
+        [
+            *([pre_tokenizers.Digits(individual_digits=True)] if digits else []),
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False),
+        ]
+    )
 
 
 def _settings(told: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def rotary_heads(name: str, shape: ModelShape) -> int | None:
     """Heads of a tensor whose rows GGUF keeps pair by pair; None: it keeps them as they are.
 
     Llama's rotation pairs neighbouring rows of a head there, and row i with row i + head_dim / 2 in the Hugging Face layout.
+    ERNIE pairs neighbours in both.
     """
     if architecture(shape) != "llama":
         return None

@@ -60,7 +60,6 @@ def _adapters(recipe: Recipe) -> list[Problem]:
     found = {
         "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
         "is not there on the paddle engine yet; give train.engine torch, or leave it out": recipe.train.engine == "paddle",
-        "is not there beside parallel.tensor yet; give tensor 1, and data or pipeline instead": recipe.parallel.tensor > 1,
     }
     return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
 

@@ -69,10 +69,24 @@ class LanguageSection(Section):
         return keep
 
 
+class ParagraphsSection(Section):
+    """Paragraphs and long lines that many documents have: the first stays, the others go. Code is left as it is."""
+
+    least_words: int = Field(
+        10, ge=1, description="Words, or characters of unspaced scripts, from which a line or a paragraph counts."
+    )
+    most_copies: int = Field(3, ge=1, description="Kept documents that may have the same one; in more it is repeated.")
+
+
 class DedupSection(Section):
     """Near-duplicates: MinHash LSH over words or, where words are not spaced, characters; the best copy of each group stays."""
 
-    threshold: float = Field(0.8, ge=0.3, le=0.99, description="Jaccard similarity from which two documents count as copies.")
+    threshold: float = Field(
+        0.8,
+        ge=0.3,
+        le=1,
+        description="Jaccard similarity from which two documents count as copies; 1: only the same words in the same order.",
+    )
     permutations: int = Field(112, ge=16, le=1024, description="Hash functions; more of them judge pairs more sharply.")
     rows: int | None = Field(
         None,
@@ -83,6 +97,15 @@ class DedupSection(Section):
     verify: Literal["estimate", "exact"] = Field(
         "estimate", description="How a candidate pair is checked: by all its hashes, or by its true Jaccard."
     )
+
+    paragraphs: ParagraphsSection | None = Field(
+        None, description="Then take repeated paragraphs out of what is kept; null: they stay."
+    )
+
+    @field_validator("paragraphs", mode="before")
+    @classmethod
+    def _default(cls, value: Any) -> Any:
+        return {} if value == "default" else value
 
     @model_validator(mode="after")
     def _whole_bands(self) -> DedupSection:

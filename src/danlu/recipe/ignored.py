@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from danlu.model.shape import RopeScaling
-from danlu.recipe.curate_sections import CurateSection
+from danlu.recipe.curate_sections import CurateSection, DedupSection
 from danlu.recipe.section import Section
 from danlu.recipe.sections import Recipe
 
@@ -68,7 +68,17 @@ def _curation(curate: CurateSection) -> list[str]:
             section = getattr(curate.quality, family)
             if section is not None:
                 found += _changed(f"data.curate.quality.{family}", section, [name], why)
+    if curate.dedup is not None:
+        found += beside_equal(curate.dedup)
     return found
+
+
+def beside_equal(dedup: DedupSection) -> list[str]:
+    """Settings of MinHash where documents of the same words are looked for, which needs none."""
+    if dedup.threshold < 1:
+        return []
+    names = ["permutations", "rows", "shingle", "verify"]
+    return _changed("data.curate.dedup", dedup, names, "data.curate.dedup.threshold is 1, which takes no MinHash")
 
 
 def _changed(above: str, section: Section | RopeScaling, names: list[str], why: str) -> list[str]:

@@ -21,6 +21,22 @@ class QualityModelSection(Section):
     minimum: float | None = Field(
         0.5, ge=0, le=1, description="Chance of being good below which a document is left out; null: it is only scored."
     )
+    perplexity_path: str | None = Field(
+        None, description="A file that `danlu data train-scorer --perplexity` wrote; null: perplexity is not looked at."
+    )
+    most_perplexity: float | None = Field(
+        None,
+        ge=1,
+        description="Perplexity above which a document is left out: how many ways the model sees for a text to go on, in the "
+        "mean, at each byte. train-scorer prints what good texts have.",
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> QualityModelSection:
+        if (self.perplexity_path is None) != (self.most_perplexity is None):
+            given, other = ("most_perplexity", "perplexity_path")[:: 1 if self.perplexity_path is None else -1]
+            raise ValueError(f"{given} is given without {other}; give both, or neither")
+        return self
 
 
 class ToxicitySection(Section):

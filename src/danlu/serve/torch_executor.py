@@ -94,7 +94,7 @@ class TorchExecutor:
         q_nhk, k_ngk, v_ngk = (self._project(x_nd, f"{name}.{part}_proj").view(n, -1, k) for part in "qkv")
         if shape.qk_norm:
             q_nhk, k_ngk = self._norm(q_nhk, f"{name}.q_norm"), self._norm(k_ngk, f"{name}.k_norm")
-        q_nhk, k_ngk = rotate(q_nhk, *rotary), rotate(k_ngk, *rotary)
+        q_nhk, k_ngk = (rotate(x, *rotary, shape.interleaved_rotary) for x in (q_nhk, k_ngk))
         keys, values = self.keys[layer], self.values[layer]
         place = slots_n[:count].to(self.device)
         keys[place], values[place] = k_ngk[:count], v_ngk[:count]

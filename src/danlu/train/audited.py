@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from danlu.data.prepared import Prepared
-from danlu.doctor.audit.audit import all_audits, audited
-from danlu.doctor.audit.material import AT_START, Material
+from danlu.doctor.audit.audit import audited_at_start
+from danlu.doctor.audit.material import Material
 from danlu.doctor.finding import Finding, Severity
 from danlu.engines.base import Engine
 from danlu.model.shape import ModelShape
@@ -24,9 +24,8 @@ def before_first_step(recipe: Recipe, shape: ModelShape, engine: Engine, prepare
     optimizer = engine.vitals().optimizer
     if engine.rank > 0:
         return []
-    material = Material(recipe, folder, shape, prepared, _plan(folder), optimizer, AT_START)
-    found = audited(material, [audit for audit in all_audits() if audit.at_start]).findings
-    return [finding for finding in found if finding.severity >= Severity.WARNING]
+    material = Material(recipe, folder, shape, prepared, _plan(folder), optimizer)
+    return [finding for finding in audited_at_start(material).findings if finding.severity >= Severity.WARNING]
 
 
 def _plan(folder: Path) -> dict[str, Any] | None:

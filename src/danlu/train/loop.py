@@ -161,7 +161,7 @@ class _Session:
             self.event("warning", warning)
         if resumed is None:
             for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
-                self._tell("before step 1", finding)
+                self._tell("audit", "before step 1", finding)
 
     def _open_segment(self) -> None:
         info = {"device": self.engine.device, "precision": self.recipe.train.precision, "peak": self.position.peak}
@@ -268,7 +268,7 @@ class _Session:
             return False
         news = self.attendant.news(self.position)
         for finding in news:
-            self._tell(f"step {step}", finding)
+            self._tell("finding", f"step {step}", finding)
         back = treatment.treat(self.engine, self.checkpoints, self.recipe.doctor, self.position, news, self._finish_save)
         if back is None:
             return False
@@ -283,8 +283,8 @@ class _Session:
         self._save(background=False)  # or a run that is killed now would meet the same batches again
         return True
 
-    def _tell(self, when: str, finding: Finding) -> None:
-        self.event("finding", finding.verdict.en, finding=show.as_json_finding(finding))
+    def _tell(self, kind: str, when: str, finding: Finding) -> None:
+        self.event(kind, finding.verdict.en, finding=show.as_json_finding(finding))
         self.live.note(f"{when}: {show.one_line(finding)}")
 
     def _train(self, batch: Batch, rate: float) -> StepResult:

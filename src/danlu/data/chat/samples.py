@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +40,10 @@ class Sampler:
             spans = [(len(told[0]), len(text))]
         else:
             text, spans = self._rendered(told)
-        ids, offsets = self._tokenizer.encode_markup(text)
+        ids, offsets = self._encoded(text, [start for start, _ in spans])
         supervised = np.zeros(len(ids), bool)
         for start, stop in spans:
-            supervised |= (offsets[:, 0] >= start) & (offsets[:, 1] <= stop)
+            supervised |= (offsets[:, 1] > start) & (offsets[:, 1] <= stop)
         if spans[-1][1] == len(text) and (not len(ids) or ids[-1] != self._tokenizer.end_id):
             # A template without a token that ends a turn, or no template: what ends a document does it.
             ids, supervised = np.append(ids, np.uint32(self._tokenizer.end_id)), np.append(supervised, True)
@@ -52,6 +53,14 @@ class Sampler:
         if not kept[1:].any():  # nothing predicts the first token
             raise Unfit(f"no token of an answer is among the first {self._longest:,}, which data.sequence_length leaves")
         return Sample(text, ids[: self._longest], kept, len(ids) > self._longest)
+
+    def _encoded(self, text: str, starts: list[int]) -> tuple[Array, Array]:
+        """Ids and offsets of a text, cut where an answer begins: the model will see what is before that without the answer."""
+        if not self._tokenizer.cuttable:
+            return self._tokenizer.encode_markup(text)
+        edges = [0, *(start for start in starts if start), len(text)]
+        parts = [(start, self._tokenizer.encode_markup(text[start:stop])) for start, stop in pairwise(edges)]
+        return np.concatenate([ids for _, (ids, _) in parts]), np.concatenate([start + offsets for start, (_, offsets) in parts])
 
     def _rendered(self, messages: list[Message]) -> tuple[str, Spans]:
         """The text of a conversation, and in it the answers with what ends each turn."""

@@ -17,6 +17,8 @@ _NAMED = {
 }
 LONGEST = 16 << 20
 """Characters after which a template that goes on and on is stopped."""
+REPEATS = 1_000_000
+"""Numbers that all ranges of one rendering may count together."""
 Message = dict[str, Any]
 
 
@@ -44,8 +46,10 @@ class Template:
     def render(self, messages: list[Message], answer_next: bool) -> str:
         """The text of a conversation; with ``answer_next``, up to where the assistant begins. TemplateFault: it has none."""
         parts, size = [], 0
+        counted = _Counted()
         try:
-            for part in self._template.generate(messages=messages, add_generation_prompt=answer_next, **self._tokens):
+            values = {"messages": messages, "add_generation_prompt": answer_next, "range": counted.range, **self._tokens}
+            for part in self._template.generate(values):
                 parts.append(part)
                 size += len(part)
                 if size > LONGEST:
@@ -55,6 +59,20 @@ class Template:
         except Exception as error:  # whatever its author's code does, on data that it did not expect
             raise TemplateFault(f"the chat template failed: {type(error).__name__}: {error}") from None
         return "".join(parts)
+
+
+class _Counted:
+    """Ranges of one rendering: a template from elsewhere must not loop for ever."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def range(self, *bounds: int) -> range:
+        made = range(*bounds)
+        self._count += len(made)
+        if self._count > REPEATS:
+            raise TemplateFault(f"the chat template counts beyond {REPEATS:,}")
+        return made
 
 
 def _now(form: str) -> str:
@@ -70,10 +88,10 @@ def load(tokenizer: Path | str, named: str | None) -> Template:
     file = tokenizer_file(tokenizer)
     settings = settings_beside(file)
     tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    if named in _NAMED:
+    if named is not None and named in _NAMED:
         return Template(_NAMED[named], named, tokens)
-    path = Path(named).expanduser() if named else file.with_name("chat_template.jinja")
-    if named or path.is_file():
+    if named:
+        path = Path(named).expanduser()
         try:
             return Template(path.read_text(encoding="utf-8"), str(path), tokens)
         except (OSError, ValueError) as error:

@@ -20,17 +20,19 @@ class Fate(NamedTuple):
     """Failed a soft rule."""
     copy: Array
     """Is alike to something better."""
+    spent: Array
+    """Next to nothing is left of it without repeated paragraphs."""
 
     @property
     def clean(self) -> Array:
         """Kept for what it is."""
-        found: Array = ~self.soft & ~self.copy
+        found: Array = ~(self.soft | self.copy | self.spent)
         return found
 
     @property
     def candidate(self) -> Array:
         """May come back as noise."""
-        found: Array = self.soft & ~self.copy
+        found: Array = self.soft & ~(self.copy | self.spent)
         return found
 
 
@@ -40,7 +42,7 @@ def fates(spools: Sequence[Spool], leader: Array | None) -> list[Fate]:
     first = 0
     for spool in spools:
         copy = np.zeros(spool.documents, bool) if leader is None else leader[first : first + spool.documents] >= 0
-        made.append(Fate(spool.draws() > 0, copy))
+        made.append(Fate(spool.draws() > 0, copy, spool.left() >= 0))
         first += spool.documents
     return made
 

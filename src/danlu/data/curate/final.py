@@ -21,6 +21,8 @@ from danlu.data.json_values import pick
 KEPT, NOISE, LEFT_OUT = "kept", "noise", "rejected"
 """Folders of the result; each shard has a file in the first and the last, and in the second where something was drawn."""
 EXACT, NEAR = "exact", "near"
+PARAGRAPHS, NOTHING_LEFT = "paragraphs", "nothing_left"
+"""The stage that takes repeated paragraphs out, and the rule by which a document goes of which next to nothing is left."""
 
 
 class Copies(NamedTuple):
@@ -30,20 +32,22 @@ class Copies(NamedTuple):
     """Their numbers in the shard, int64."""
     leaders: Array
     """The numbers of the better copies over all shards, int64."""
-    names: list[str]
-    """Where those are now: file and line of the result."""
+    names: list[str | None]
+    """Where those are now: file and line of the result; None: nothing was left of it without repeated paragraphs."""
 
 
 def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies, sketches: Sketches | None) -> Tally:
     """Write folder/kept/<shard>.jsonl and folder/rejected/<shard>.jsonl; tell of the copies.
 
     field: where the text stands in a line. first: number of the shard's first document over all shards. What failed a soft
-    rule goes into neither file.
+    rule goes into neither file. What is rejected is written as it was before repeated paragraphs were taken out of it.
     """
     name = spool.folder.name
     kept, left_out = folder / KEPT / f"{name}.jsonl", folder / LEFT_OUT / f"{name}.jsonl"
     partial, aside = left_out.with_suffix(".partial"), kept.with_suffix(".partial")
-    leaves = np.zeros(spool.documents, bool)
+    whole, words_left = spool.whole(), spool.left()
+    leaves = words_left >= 0
+    spent = np.flatnonzero(leaves & (spool.draws() == 0))
     leaves[copies.rows] = True
     tally = Tally()
     shutil.copyfile(spool.folder / REJECTED, partial)
@@ -51,18 +55,29 @@ def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies
         assert sketches is not None
         pair = copies.rows + first, copies.leaders
         same, alike = sketches.same(*pair), sketches.estimates(*pair)
-        lengths = spool.lengths()[copies.rows]
+        lengths = whole.lengths()[copies.rows]
         with partial.open("ab", buffering=1 << 20) as out:
             found = zip(
-                _places(spool, copies.rows), lines_of(spool, copies.rows), copies.names, same.tolist(), alike.tolist(),
+                _places(spool, copies.rows), lines_of(whole, copies.rows), copies.names, same.tolist(), alike.tolist(),
                 lengths.tolist(), strict=True,
             )  # fmt: skip
             for place, line, leader, is_same, jaccard, length in found:
                 rule, value = EXACT if is_same else NEAR, round(jaccard, 3)
                 tally.turned_down(f"dedup.{rule}", value, place, partial_text(tally, f"dedup.{rule}", line, field), length)
-                out.write(rejection("dedup", rule, value, place, line, kept=leader))
+                out.write(rejection("dedup", rule, value, place, line, **({"kept": leader} if leader else {})))
+    if spool.trimmed:
+        rule, sizes = f"{PARAGRAPHS}.{NOTHING_LEFT}", whole.lengths()[spent].tolist()
+        with partial.open("ab", buffering=1 << 20) as out:
+            for place, line, words, length in zip(
+                _places(spool, spent), lines_of(whole, spent), words_left[spent].tolist(), sizes, strict=True
+            ):
+                tally.turned_down(rule, words, place, partial_text(tally, rule, line, field), length)
+                out.write(rejection(PARAGRAPHS, NOTHING_LEFT, words, place, line))
+    stays = ~leaves & (spool.draws() == 0)
+    if spool.trimmed:
+        tally.resized(PARAGRAPHS, whole.lengths()[stays], spool.lengths()[stays])
     with Lines(spool) as lines:
-        lines.copy(~leaves & (spool.draws() == 0), aside)
+        lines.copy(stays, aside)
     (spool.folder / LEFT_OUT).write_text(str(partial.stat().st_size))
     os.replace(partial, left_out)
     os.replace(aside, kept)
@@ -72,20 +87,24 @@ def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies
 def noise_pass(spool: Spool, field: str, folder: Path, drawn: Array, copies: Array) -> Tally:
     """Write folder/noise/<shard>.jsonl, and add what failed a soft rule and was not drawn to what is rejected.
 
-    drawn, copies: rows in order; those of `copies` are alike to something better, and are never drawn.
+    drawn, copies: rows in order; those of `copies` are alike to something better, or nothing is left of them without repeated
+    paragraphs, and are never drawn.
     """
+    whole = spool.whole()
     name = spool.folder.name
     rows = np.flatnonzero(spool.draws())
     stays = np.zeros(spool.documents, bool)
     stays[drawn] = True
     tally = Tally()
     if len(drawn):
+        if spool.trimmed:
+            tally.resized(PARAGRAPHS, whole.lengths()[drawn], spool.lengths()[drawn])
         with Lines(spool) as lines:
             lines.copy(stays, folder / NOISE / f"{name}.jsonl")
     rows = rows[~stays[rows]]
-    lengths, alike = spool.lengths()[rows], np.isin(rows, copies)
+    lengths, alike = whole.lengths()[rows], np.isin(rows, copies)
     found = zip(
-        spool.failures(rows), _places(spool, rows), lines_of(spool, rows), lengths.tolist(), alike.tolist(), strict=True
+        spool.failures(rows), _places(spool, rows), lines_of(whole, rows), lengths.tolist(), alike.tolist(), strict=True
     )  # fmt: skip
     with (folder / LEFT_OUT / f"{name}.jsonl").open("r+b", buffering=1 << 20) as out:
         out.seek(int((spool.folder / LEFT_OUT).read_text()))

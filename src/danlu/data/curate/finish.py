@@ -74,7 +74,7 @@ class Finish:
         noise = draw(pools, ratio, count)
         (self.folder / NOISE).mkdir(exist_ok=True)
         passes = [
-            (noise_pass, pool.spool, pool.field, self.folder, drawn, np.flatnonzero(one.copy))
+            (noise_pass, pool.spool, pool.field, self.folder, drawn, np.flatnonzero(one.copy | one.spent))
             for pool, drawn, one in zip(pools, noise.drawn, self.fate, strict=True)
         ]
         for told in in_order(each(passes, self.workers)):
@@ -89,13 +89,17 @@ class Finish:
     @cached_property
     def _stays(self) -> Array:
         """How many of the documents before each are kept for what they are."""
-        return np.concatenate([[0], *(one.clean for one in self.fate)]).cumsum()
+        return np.concatenate([[False], *(one.clean for one in self.fate)]).cumsum()
 
-    def _names(self, documents: Array) -> list[str]:
-        """File and line in the result of documents, by number, that are kept for what they are."""
+    def _names(self, documents: Array) -> list[str | None]:
+        """File and line in the result of documents, by number, that are the best of their copies; None: it is not kept."""
         shard = np.searchsorted(self._firsts, documents, side="right") - 1
         line = self._stays[documents] - self._stays[self._firsts[shard]] + 1
-        return [f"{KEPT}/{self.cut[s].name}.jsonl:{n}" for s, n in zip(shard.tolist(), line.tolist(), strict=True)]
+        kept = self._stays[documents + 1] > self._stays[documents]
+        return [
+            f"{KEPT}/{self.cut[s].name}.jsonl:{n}" if stays else None
+            for s, n, stays in zip(shard.tolist(), line.tolist(), kept.tolist(), strict=True)
+        ]
 
     def largest(self) -> list[dict[str, Any]]:
         """The kept documents with the most copies."""
@@ -103,6 +107,8 @@ class Finish:
             return []
         soft = np.concatenate([one.soft for one in self.fate])
         leaders, copies = np.unique(self.found.leader[(self.found.leader >= 0) & ~soft], return_counts=True)
+        kept = self._stays[leaders + 1] > self._stays[leaders]
+        leaders, copies = leaders[kept], copies[kept]
         order = np.lexsort((leaders, -copies))[:LARGEST]
         firsts = self._firsts
         made = []

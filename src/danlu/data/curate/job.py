@@ -15,12 +15,14 @@ from typing import Any, Literal
 import numpy as np
 
 from danlu import __version__
-from danlu.data.curate.account import account
+from danlu.data.arrays import Array
+from danlu.data.curate.account import account, fates
 from danlu.data.curate.execute import Workers, each, settled, told
-from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE
+from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, PARAGRAPHS
 from danlu.data.curate.finish import Finish
 from danlu.data.curate.noise import Count, byte_sizes
 from danlu.data.curate.page import write_page
+from danlu.data.curate.paragraphs import Paragraphs, trim
 from danlu.data.curate.shard import Shard, first_pass, shards
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.stage import Stage
@@ -33,6 +35,7 @@ from danlu.data.ledger import Ledger
 from danlu.data.sources import Listing, SourceFile
 from danlu.errors import DanluError, UserError
 from danlu.files import locked, why, write_json
+from danlu.recipe.curate_sections import DedupSection
 from danlu.recipe.data_sections import DataSection
 
 Report = Callable[[str], None]
@@ -54,6 +57,8 @@ class Settings:
     stages: tuple[Stage, ...] = ()
     plan: Plan | None = None
     """How copies are found; None: they are not looked for."""
+    paragraphs: Paragraphs | None = None
+    """Which repeated paragraphs are taken out; None: none."""
     noise_ratio: float = 0.0
     """Share of the kept tokens that comes from what failed a soft rule."""
     weights: tuple[float, ...] = ()
@@ -75,6 +80,7 @@ def settings_of(data: DataSection) -> Settings:
     return Settings(
         stages=stages_of(section),
         plan=None if section.dedup is None else plan_of(section.dedup),
+        paragraphs=paragraphs_of(section.dedup),
         noise_ratio=section.noise_ratio,
         weights=tuple(source.weight for source in data.sources),
         tokens=repr(data.tokenizer),
@@ -83,6 +89,12 @@ def settings_of(data: DataSection) -> Settings:
         executor=data.executor,
         memory=byte_count(data.memory),
     )
+
+
+def paragraphs_of(section: DedupSection | None) -> Paragraphs | None:
+    """Which repeated paragraphs a recipe's section asks to take out."""
+    asked = section and section.paragraphs
+    return Paragraphs(asked.least_words, asked.most_copies) if asked else None
 
 
 def byte_count(text: str) -> int:
@@ -183,10 +195,12 @@ def summary(done: Curated) -> str:
 def _identity(listing: Listing, settings: Settings) -> str:
     """SHA-256 of all that the result depends on."""
     parts: list[Any] = [__version__, repr(settings.plan), [repr(stage) for stage in settings.stages], settings.bad_line_limit]
+    if settings.paragraphs is not None:
+        parts.append(repr(settings.paragraphs))
     if settings.noise_ratio:
         parts.append([settings.noise_ratio, settings.weights, settings.tokens])
     for file in listing.files:
-        parts.append([file.path, file.source, file.text, file.size, os.stat(file.path).st_mtime_ns])
+        parts.append([file.path, file.source, file.text, file.code, file.size, os.stat(file.path).st_mtime_ns])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -218,6 +232,10 @@ def _load(settings: Settings) -> None:
         line = np.frombuffer(b'{"a": "a"}\n', np.uint8)
         room = np.empty(1, np.int64)
         json_scan.lines(line, 0, line[2:3], 1, np.empty(len(line), np.uint8), room, room.copy())
+    if settings.paragraphs is not None:
+        from danlu.data.dedup.pieces import pieces
+
+        pieces(*back_to_back([b"a"]), 1)
 
 
 def _workers(listing: Listing, settings: Settings) -> Workers:
@@ -241,6 +259,9 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
         sketches = Sketches([ShardSketch(spool.folder, spool.documents, plan) for spool in spools], plan)
         found = _copies(cut, spools, sketches, settings)
         report(f"copies: {found.groups:,} groups, {int((found.leader >= 0).sum()):,} documents have a better copy")
+    if settings.paragraphs is not None:
+        fields, fate = [shard.field for shard in cut], fates(spools, found and found.leader)
+        spools = trim(fields, spools, fate, settings.paragraphs, settings.memory, workers, report)
     tally = Tally()
     for spool in spools:
         tally.add(spool.counts["tally"])
@@ -252,6 +273,7 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
         count = counter(_files(partial, described, (KEPT,))) if counter else byte_sizes
         noise = finish.noise(tally, settings.noise_ratio, settings.weights or (1.0,) * len(listing.fingerprints), count)
     names = [stage.name for stage in settings.stages] + ["dedup"] * (plan is not None)
+    names += [PARAGRAPHS] * (settings.paragraphs is not None)
     kept = ledger.documents - tally.rules.total()
     if not kept:
         most = dict(tally.rules.most_common(3))
@@ -282,15 +304,21 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
 
 
 def _copies(cut: Sequence[Shard], spools: Sequence[Spool], sketches: Sketches, settings: Settings) -> Groups:
-    # Of copies one that failed a rule never stands for one that did not.
-    score = np.concatenate([spool.scores() - FAR_BELOW * (spool.draws() > 0) for spool in spools])
-    length = np.concatenate([spool.lengths() for spool in spools])
+    def best(documents: Array) -> tuple[Array, Array]:
+        found: list[tuple[Array, Array]] = []
+        for spool, rows in zip(spools, np.split(documents, np.searchsorted(documents, sketches.firsts[1:-1])), strict=True):
+            rows = rows - sketches.firsts[len(found)]
+            # Of copies one that failed a rule never stands for one that did not.
+            found.append((spool.scores()[rows] - FAR_BELOW * (spool.draws()[rows] > 0), spool.lengths()[rows]))
+        scores, lengths = zip(*found, strict=True)
+        return np.concatenate(scores), np.concatenate(lengths)
+
     jaccard = None
     if sketches.plan.verify == "exact":
         from danlu.data.curate.texts import Texts
 
         jaccard = Texts(spools, [shard.field for shard in cut], sketches.firsts, sketches.plan).jaccard
-    return find(sketches, score, length, settings.memory, jaccard)
+    return find(sketches, best, settings.memory, jaccard)
 
 
 def _ledger(listing: Listing, spools: Sequence[Spool], limit: float) -> Ledger:

@@ -20,8 +20,9 @@ from danlu.data.read import Document
 from danlu.data.sources import SourceFile, packed
 
 LINES, REJECTED, PLACES, FAILED, DONE = "lines.jsonl", "rejected.jsonl", "places.txt", "failed.jsonl", "done.json"
-_FILES, _STARTS, _ENDS, _LENGTHS = "files.bin", "starts.bin", "ends.bin", "lengths.bin"
-_SCORES, _LANGUAGES, _DRAWS = "scores.bin", "languages.bin", "draws.bin"
+FILES, STARTS, ENDS, LENGTHS = "files.bin", "starts.bin", "ends.bin", "lengths.bin"
+_SCORES, _LANGUAGES, _DRAWS, _CODE = "scores.bin", "languages.bin", "draws.bin", "code.bin"
+TRIMMED, LEFT = "trimmed", "left.bin"
 _LANGUAGE = "S4"
 
 
@@ -70,7 +71,7 @@ class SpoolWriter:
     def __init__(self, folder: Path, field: str, files: Sequence[SourceFile]) -> None:
         self._field = field
         self._file_numbers = {file.path: number for number, file in enumerate(files, 1)}
-        names = (LINES, REJECTED, PLACES, FAILED, _FILES, _STARTS, _ENDS, _LENGTHS, _SCORES, _LANGUAGES, _DRAWS)
+        names = (LINES, REJECTED, PLACES, FAILED, FILES, STARTS, ENDS, LENGTHS, _SCORES, _LANGUAGES, _DRAWS, _CODE)
         self._lines, self._rejected, self._places, self._failed, *self._numbers = (
             (folder / name).open("wb", buffering=1 << 20) for name in names
         )
@@ -91,10 +92,11 @@ class SpoolWriter:
         draws = np.array(
             [0 if one.failed is None else draw_key(text) for one, text in zip(judged, texts, strict=True)], np.uint64
         )
+        code = np.array([document.code for document in documents], bool)
         places = [one_line(document.place) for document in documents]
         self._failed.writelines(_why(*one.failed) for one in judged if one.failed is not None)
         lengths = np.array([len(text) for text in texts], np.int64)
-        self._add(np.int32(0), self._end, ends, lengths, scores, languages, draws, places)
+        self._add(np.int32(0), self._end, ends, lengths, scores, languages, draws, code, places)
         self._end = int(ends[-1]) if lines else self._end
         self.tally.read(documents, lengths)
         self._flush()
@@ -110,18 +112,19 @@ class SpoolWriter:
         lengths = np.diff(texts.ends, prepend=0)
         count = len(lengths)
         scores, languages, draws = np.zeros(count), np.zeros(count, _LANGUAGE), np.zeros(count, np.uint64)
-        self._add(np.int32(number), start, start + texts.line_ends, lengths, scores, languages, draws, places)
+        code = np.full(count, texts.file.code)
+        self._add(np.int32(number), start, start + texts.line_ends, lengths, scores, languages, draws, code, places)
         self.tally.seen.count(lengths, [""] * count, scores)
 
     def _add(
         self, file: np.int32, start: int, ends: Array, lengths: Array, scores: Array, languages: Array, draws: Array,
-        places: Sequence[str],
+        code: Array, places: Sequence[str],
     ) -> None:  # fmt: skip
         """Note documents whose lines stand one behind the other from byte `start` of a file on."""
         if not len(ends):
             return
         starts = np.concatenate([[start], ends[:-1]])
-        columns = (np.full(len(ends), file), starts, ends, lengths, scores, languages, draws)
+        columns = (np.full(len(ends), file), starts, ends, lengths, scores, languages, draws, code)
         for out, array in zip(self._numbers, columns, strict=True):
             out.write(array.data)
         self._places.write(("\n".join(places) + "\n").encode())
@@ -160,6 +163,8 @@ class Spool(NamedTuple):
     folder: Path
     counts: dict[str, Any]
     """documents, text_bytes, the tally of what was seen and rejected, and the ledger of what was read."""
+    trimmed: bool = False
+    """Whether lines and lengths are those without repeated paragraphs, which `trim` has left."""
 
     @classmethod
     def open(cls, folder: Path) -> Spool:
@@ -171,20 +176,37 @@ class Spool(NamedTuple):
         return int(self.counts["documents"])
 
     def files(self) -> list[Path]:
-        """The files that hold the lines; the first is the spool's own."""
-        return [self.folder / LINES, *map(Path, self.counts["files"])]
+        """The files that hold the lines; the first is the spool's own, and so is the last of a trimmed one."""
+        own = [self.folder / TRIMMED / LINES] if self.trimmed else []
+        return [self.folder / LINES, *map(Path, self.counts["files"]), *own]
 
     def where(self) -> tuple[Array, Array, Array]:
         """The number in `files`, (documents,) int32, and from where to where each line stands in it, (documents,) int64."""
         return (
-            np.fromfile(self.folder / _FILES, np.int32),
-            np.fromfile(self.folder / _STARTS, np.int64),
-            np.fromfile(self.folder / _ENDS, np.int64),
+            np.fromfile(self._columns / FILES, np.int32),
+            np.fromfile(self._columns / STARTS, np.int64),
+            np.fromfile(self._columns / ENDS, np.int64),
         )
+
+    @property
+    def _columns(self) -> Path:
+        return self.folder / TRIMMED if self.trimmed else self.folder
 
     def lengths(self) -> Array:
         """Bytes of the texts, (documents,) int64."""
-        return np.fromfile(self.folder / _LENGTHS, np.int64)
+        return np.fromfile(self._columns / LENGTHS, np.int64)
+
+    def code(self) -> Array:
+        """Whether the documents are program code, (documents,) bool."""
+        return np.fromfile(self.folder / _CODE, bool)
+
+    def left(self) -> Array:
+        """Words left of documents of which next to nothing is left without repeated paragraphs, -1 for others, (documents,)."""
+        return np.fromfile(self._columns / LEFT, np.int32) if self.trimmed else np.full(self.documents, -1, np.int32)
+
+    def whole(self) -> Spool:
+        """The same with the documents as they were before they were trimmed."""
+        return self._replace(trimmed=False)
 
     def scores(self) -> Array:
         """Scores of the documents, (documents,) float64."""

@@ -28,8 +28,10 @@ def stages_of(section: CurateSection) -> tuple[Stage, ...]:
     if section.quality is not None:
         found.append(Quality(section.quality))
     if section.quality_model is not None:
-        path = section.quality_model.path
-        found.append(QualityModel(section.quality_model, digest_of(path, QUALITY, "data.curate.quality_model.path")))
+        path, other = section.quality_model.path, section.quality_model.perplexity_path
+        digest = digest_of(path, QUALITY, "data.curate.quality_model.path")
+        other_digest = other and digest_of(other, QUALITY, "data.curate.quality_model.perplexity_path")
+        found.append(QualityModel(section.quality_model, digest, other_digest or ""))
     if section.toxicity is not None:
         path = section.toxicity.path
         found.append(Toxicity(section.toxicity, digest_of(path, TOXICITY, "data.curate.toxicity.path")))

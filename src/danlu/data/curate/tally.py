@@ -77,6 +77,11 @@ class Tally:
         self.changed[stage] += 1
         self.changed_bytes[stage] += len(after.encode()) - len(before.encode())
 
+    def resized(self, stage: str, before: Array, after: Array) -> None:
+        """Count documents whose text a stage changed, by their bytes, (documents,); those of the same size are the others."""
+        self.changed[stage] += int((before != after).sum())
+        self.changed_bytes[stage] += int(after.sum() - before.sum())
+
     def wants(self, rule: str) -> bool:
         """Whether there is room for another sample of the rule."""
         return len(self.samples.get(rule, ())) < SAMPLES

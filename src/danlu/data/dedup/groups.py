@@ -24,13 +24,15 @@ MOST_LEADERS = 1 << 14
 """Kept documents of one component that another of it is compared with; it bounds the work on endless chains."""
 AT_ONCE = 1 << 17
 """Pairs that are checked at a time."""
+Best = Callable[[Array], tuple[Array, Array]]
+"""Scores and lengths of sorted documents, by which the best of some copies is chosen: the highest, then the longest."""
 
 
 class Groups(NamedTuple):
     """The outcome for all documents, numbered shard after shard."""
 
     leader: Array
-    """(documents,) int64: the better copy for which a document is left out, or KEPT."""
+    """(documents,) int32, or int64 for more than that can number: the better copy for which one is left out, or KEPT."""
     groups: int
     """Kept documents that have copies."""
     pairs: int
@@ -49,15 +51,11 @@ class Sketches:
         """Low bytes of the minima of sorted documents, (documents, permutations) uint8."""
         return np.concatenate([shard.low(rows) for shard, rows in self._by_shard(documents)])
 
-    def digests(self, documents: Array) -> Array:
-        """The 128 bits of the bytes of sorted documents, (documents, 2) uint64."""
-        return np.concatenate([shard.digests(rows) for shard, rows in self._by_shard(documents)])
-
-    def same(self, left: Array, right: Array) -> Array:
-        """Whether pairs are the same to the byte."""
+    def same(self, left: Array, right: Array, column: int = 0) -> Array:
+        """Whether pairs are the same to the byte, or in what else has its 128 bits in two columns from `column` on."""
         needed, places = np.unique(np.stack([left, right]), return_inverse=True)
         places = places.reshape(2, len(left))
-        digests = self.digests(needed)
+        digests = np.concatenate([shard.digests(rows, column) for shard, rows in self._by_shard(needed)])
         same: Array = (digests[places[0]] == digests[places[1]]).all(1)
         return same
 
@@ -71,7 +69,9 @@ class Sketches:
         """Jaccard of pairs as estimated from the low bytes of their minima, of which one in 256 agrees by chance."""
         from danlu.data.dedup import kernels
 
-        found = np.empty(len(left))
+        found = np.ones(len(left))
+        if self.plan.equal:
+            return found
         for start in range(0, len(left), AT_ONCE):
             pair = np.stack([left[start : start + AT_ONCE], right[start : start + AT_ONCE]])
             needed, places = np.unique(pair, return_inverse=True)
@@ -91,7 +91,7 @@ class Sketches:
         bits = max(1, (self.documents - 1).bit_length())
         mask = np.uint64((1 << bits) - 1)
         parts = 1
-        while 16 * self.documents // parts > max(memory, LEAST_MEMORY):
+        while 24 * self.documents // parts > max(memory, LEAST_MEMORY):
             parts *= 2
         shift = np.uint64(64 - (parts.bit_length() - 1))
         for part in range(parts):
@@ -113,20 +113,20 @@ class Sketches:
             yield left, np.concatenate([right, right])
 
 
-def find(
-    sketches: Sketches, score: Array, length: Array, memory: int, jaccard: Callable[[int, int], float] | None = None
-) -> Groups:
-    """Group the copies. score and length, (documents,), choose the best: the highest score, then the longest, then the first.
+def find(sketches: Sketches, best: Best, memory: int, jaccard: Callable[[int, int], float] | None = None) -> Groups:
+    """Group the copies, and choose the best of each group, by `best` and then the first.
 
-    memory: bytes that a sort may take, beside some 40 for each document. jaccard: of two documents, exactly; with
-    plan.verify "exact" it decides on pairs that are not the same to the byte.
+    memory: bytes that a sort may take, beside some 12 for each document and 60 for each that has copies. jaccard: of two
+    documents, exactly; with plan.verify "exact" it decides on pairs that are not the same to the byte.
     """
     from danlu.data.dedup import kernels
 
     plan = sketches.plan
-    parents = np.arange(sketches.documents, dtype=np.int64)
+    parents = np.arange(sketches.documents, dtype=np.int32 if sketches.documents < 1 << 31 else np.int64)
     pairs = 0
-    for column in [0, *range(DIGESTS, columns(plan))]:
+    digests = [0, DIGESTS] if plan.equal else [0]
+    bands = [] if plan.equal else range(DIGESTS, columns(plan))
+    for column in [*digests, *bands]:
         for left, right in sketches.buckets(column, memory):
             kernels.flatten(parents)
             new = parents[left] != parents[right]
@@ -134,10 +134,10 @@ def find(
             pairs += len(left)
             if not len(left):
                 continue
-            alike = sketches.same(left, right) if column == 0 else _alike(sketches, left, right, jaccard)
+            alike = sketches.same(left, right, column) if column in digests else _alike(sketches, left, right, jaccard)
             kernels.unite(parents, left[alike], right[alike])
     kernels.flatten(parents)
-    return Groups(*_leaders(sketches, parents, score, length, jaccard), pairs)
+    return Groups(*_leaders(sketches, parents, best, jaccard), pairs)
 
 
 def _distinct(left: Array, right: Array, documents: int) -> tuple[Array, Array]:
@@ -156,20 +156,20 @@ def _alike(sketches: Sketches, left: Array, right: Array, jaccard: Callable[[int
     return alike
 
 
-def _leaders(
-    sketches: Sketches, parents: Array, score: Array, length: Array, jaccard: Callable[[int, int], float] | None
-) -> tuple[Array, int]:
+def _leaders(sketches: Sketches, parents: Array, best: Best, jaccard: Callable[[int, int], float] | None) -> tuple[Array, int]:
     """The kept copy for every document that has one, and the number of groups.
 
     Copies of copies may be strangers, and pages of one template a long chain of them. So inside what hangs together the best
     is kept, all that are alike to it go, then the best of the rest is kept, until none is left.
     """
-    leader = np.full(len(parents), KEPT, np.int64)
+    leader = np.full(len(parents), KEPT, parents.dtype)
     grouped = np.zeros(len(parents), bool)
-    others = np.flatnonzero(parents != np.arange(len(parents)))
+    others = np.flatnonzero(parents != np.arange(len(parents), dtype=parents.dtype))
     grouped[others] = grouped[parents[others]] = True
     members = np.flatnonzero(grouped)
-    order = members[np.lexsort((members, -length[members], -score[members], parents[members]))]
+    score, length = best(members)
+    order = members[np.lexsort((members, -length, -score, parents[members]))]
+    del grouped, others, members, score, length
     group = parents[order]
     cuts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1], [True]])) if len(order) else np.zeros(1, np.int64)
     sizes = np.diff(cuts)

@@ -12,11 +12,11 @@ from danlu.data.arrays import Array
 from danlu.data.compiled import compiled
 from danlu.data.dedup.fold import ALONE, IGNORED, SEPARATOR
 
-_U64 = np.uint64
-_WORD = _U64(0x9E3779B97F4A7C15)
-_ROLL = _U64(0xD1342543DE82EF95)
-_MIX = _U64(0xFF51AFD7ED558CCD)
-_LETTER = _U64(257)
+U64 = np.uint64
+WORD = U64(0x9E3779B97F4A7C15)
+ROLL = U64(0xD1342543DE82EF95)
+_MIX = U64(0xFF51AFD7ED558CCD)
+_LETTER = U64(257)
 """By which a word's hash grows for a letter of ASCII: a shift and a sum, so that it waits less for the letter before."""
 _PLAIN = np.array([ord(chr(code).lower()) if code < 0x80 and chr(code).isalnum() else 0 for code in range(256)], np.uint8)
 """By byte: the folded letter or digit of ASCII, or 0."""
@@ -26,11 +26,11 @@ _ALONE = np.uint32(ALONE)
 
 
 @compiled
-def _mixed(value: np.uint64) -> np.uint64:
+def mixed(value: np.uint64) -> np.uint64:
     """Spread every bit over the word (finalizer of MurmurHash3, one round and a half)."""
-    value ^= value >> _U64(32)
+    value ^= value >> U64(32)
     value *= _MIX
-    return value ^ (value >> _U64(29))
+    return value ^ (value >> U64(29))
 
 
 @compiled
@@ -48,21 +48,21 @@ def _character(data: Array, at: int, fold: Array) -> tuple[int, np.uint32]:
 
 
 @compiled
-def _words(data: Array, start: int, stop: int, fold: Array, out: Array) -> int:
+def words(data: Array, start: int, stop: int, fold: Array, out: Array) -> int:
     """Hash every word of data[start:stop] (valid UTF-8) into `out`, which has room for one a two bytes and two more; return
     how many there are.
 
     ASCII goes without a branch: where words end cannot be foretold, and a wrong guess costs the time of several letters.
     """
-    word, count = _U64(0), _U64(0)  # an index without a sign is not looked at whether it counts from the end
+    word, count = U64(0), U64(0)  # an index without a sign is not looked at whether it counts from the end
     at = start
     while at < stop:
-        byte = data[_U64(at)]
+        byte = data[U64(at)]
         if byte < 0x80:
-            letter = _U64(_PLAIN[byte])
+            letter = U64(_PLAIN[byte])
             out[count] = word
-            count += _U64((letter == 0) & (word != 0))
-            word = word * _LETTER + letter if letter else _U64(0)
+            count += U64((letter == 0) & (word != 0))
+            word = word * _LETTER + letter if letter else U64(0)
             at += 1
             continue
         length, entry = _character(data, at, fold)
@@ -70,16 +70,16 @@ def _words(data: Array, start: int, stop: int, fold: Array, out: Array) -> int:
         if entry == _SKIP:
             continue
         if entry > _SKIP and entry < _ALONE:
-            word = word * _LETTER + _U64(entry) if entry < 0x80 else (word ^ _U64(entry)) * _WORD
+            word = word * _LETTER + U64(entry) if entry < 0x80 else (word ^ U64(entry)) * WORD
             continue
         out[count] = word
-        count += _U64(word != 0)
-        word = _U64(0)
+        count += U64(word != 0)
+        word = U64(0)
         if entry >= _ALONE:
-            out[count] = _U64(entry) * _WORD
-            count += _U64(1)
+            out[count] = U64(entry) * WORD
+            count += U64(1)
     out[count] = word
-    return int(count + _U64(word != 0))
+    return int(count + U64(word != 0))
 
 
 @compiled
@@ -89,24 +89,24 @@ def shingles(data: Array, start: int, stop: int, size: int, fold: Array, hashes:
     A text of fewer words is one shingle of all of them, one without any word is a shingle of its bytes: short texts are
     alike only when they are the same. hashes: (2, n) uint64 to work in, n as `out` has: (stop - start) // 2 + 2 or more.
     """
-    words, sums = hashes[0], hashes[1]
-    count = _words(data, start, stop, fold, words)
+    each, sums = hashes[0], hashes[1]
+    count = words(data, start, stop, fold, each)
     for i in range(count):
-        words[i] = _mixed(words[i])
+        each[i] = mixed(each[i])
     found: int = max(1, count - size + 1)
-    sums[:found] = _U64(0)
+    sums[:found] = U64(0)
     if count < size:
         for at in range(start, stop if count == 0 else start):
-            sums[0] = (sums[0] ^ _U64(data[at])) * _WORD
+            sums[0] = (sums[0] ^ U64(data[at])) * WORD
         for i in range(count):
-            sums[0] = sums[0] * _ROLL + words[i]
-        sums[0] += _U64(count + 1) * _WORD
+            sums[0] = sums[0] * ROLL + each[i]
+        sums[0] += U64(count + 1) * WORD
     else:
         for offset in range(size):
             for i in range(found):
-                sums[i] = sums[i] * _ROLL + words[i + offset]
+                sums[i] = sums[i] * ROLL + each[i + offset]
     for i in range(found):
-        out[i] = np.uint32(_mixed(sums[i]) >> _U64(32))
+        out[i] = np.uint32(mixed(sums[i]) >> U64(32))
     return found
 
 
@@ -136,23 +136,46 @@ def _minima(values: Array, count: int, multiply: Array, add: Array, out: Array) 
 @compiled
 def _digest(data: Array, start: int, stop: int) -> tuple[np.uint64, np.uint64]:
     """128 bits of hash of bytes, taken eight at a time in four lanes."""
-    lane0, lane1, lane2, lane3 = _WORD, _ROLL, _MIX, ~_WORD
+    lane0, lane1, lane2, lane3 = WORD, ROLL, _MIX, ~WORD
     at = start
     while at + 8 <= stop:
-        low = high = _U64(0)
+        low = high = U64(0)
         for byte in range(4):  # an index without a sign, so that the eight bytes become one load
-            low |= _U64(data[_U64(at + byte)]) << _U64(8 * byte)
-            high |= _U64(data[_U64(at + 4 + byte)]) << _U64(8 * byte)
-        lane0, lane1 = (lane1 ^ low) * _WORD, (lane0 ^ high) * _MIX
-        lane2, lane3 = (lane3 + (low ^ high << _U64(32))) * _ROLL, lane2 ^ _mixed(lane3)
+            low |= U64(data[U64(at + byte)]) << U64(8 * byte)
+            high |= U64(data[U64(at + 4 + byte)]) << U64(8 * byte)
+        lane0, lane1 = (lane1 ^ low) * WORD, (lane0 ^ high) * _MIX
+        lane2, lane3 = (lane3 + (low ^ high << U64(32))) * ROLL, lane2 ^ mixed(lane3)
         at += 8
     while at < stop:
-        lane0 = (lane0 ^ _U64(data[at])) * _WORD
-        lane2 = (lane2 + _U64(data[at])) * _ROLL
+        lane0 = (lane0 ^ U64(data[at])) * WORD
+        lane2 = (lane2 + U64(data[at])) * ROLL
         at += 1
-    first = _mixed(_mixed(lane0) * _ROLL + _mixed(lane1) + _U64(stop - start))
-    second = _mixed(_mixed(lane2) * _MIX + _mixed(lane3) + first)
+    first = mixed(mixed(lane0) * ROLL + mixed(lane1) + U64(stop - start))
+    second = mixed(mixed(lane2) * _MIX + mixed(lane3) + first)
     return first, second
+
+
+@compiled
+def digests(data: Array, ends: Array, fold: Array, keys: Array) -> None:
+    """keys (documents, 4) uint64: two digests of the bytes, and two of the words in their order, or of the bytes again where
+    there are none. The documents lie back to back in `data`, document d up to ends[d]."""
+    longest = start = 0
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    found = np.empty(longest // 2 + 2, np.uint64)
+    start = 0
+    for d in range(len(ends)):
+        keys[d, 0], keys[d, 1] = _digest(data, start, ends[d])
+        count = words(data, start, ends[d], fold, found)
+        keys[d, 2], keys[d, 3] = keys[d, 0], keys[d, 1]
+        if count:
+            first, second = WORD, ROLL
+            for i in range(count):
+                first = (first ^ mixed(found[i])) * ROLL
+                second = second * WORD + mixed(found[i] ^ _MIX)
+            keys[d, 2], keys[d, 3] = mixed(first + U64(count)), mixed(second ^ U64(count))
+        start = ends[d]
 
 
 @compiled
@@ -188,10 +211,10 @@ def sketch(
         found = shingles(data, start, ends[d], size, fold, hashes, values)
         _minima(values, found, multiply, add, least)
         for band in range(count):
-            near = far = _U64(band + 1)
+            near = far = U64(band + 1)
             for row in range(rows):
-                near = _mixed((near ^ _U64(least[band * rows + row])) * _ROLL)
-                far = _mixed((far ^ _U64(least[band + row * count])) * _ROLL)
+                near = mixed((near ^ U64(least[band * rows + row])) * ROLL)
+                far = mixed((far ^ U64(least[band + row * count])) * ROLL)
             keys[d, first + band] = near
             keys[d, first + count + band] = far
         for p in range(permutations):
@@ -230,10 +253,10 @@ def flatten(parents: Array) -> None:
 def agreeing(low: Array, left: Array, right: Array, out: Array) -> None:
     """Count the bytes in which rows left[i] and right[i] of low, (rows, P) uint8, agree."""
     for i in range(len(left)):
-        a, b = _U64(left[i]), _U64(right[i])
+        a, b = U64(left[i]), U64(right[i])
         out[i] = 0
         for p in range(low.shape[1]):
-            out[i] += low[a, _U64(p)] == low[b, _U64(p)]
+            out[i] += low[a, U64(p)] == low[b, U64(p)]
 
 
 @compiled

@@ -32,6 +32,11 @@ class Plan:
     verify: Literal["estimate", "exact"]
 
     @property
+    def equal(self) -> bool:
+        """Whether only documents of the same words in the same order are copies, so that no MinHash is needed."""
+        return self.threshold == 1
+
+    @property
     def bands(self) -> int:
         """Bands of one cut; there are two."""
         return self.permutations // self.rows
@@ -42,6 +47,8 @@ class Plan:
 
         The estimate has a variance of J (1 - J) / permutations (Broder 1997).
         """
+        if self.equal:
+            return 1.0
         spread = math.sqrt(self.threshold * (1 - self.threshold) / self.permutations)
         return max(0.0, self.threshold - DEVIATIONS * spread)
 
@@ -68,5 +75,7 @@ def rows_for(threshold: float, permutations: int) -> int:
 
 def plan_of(section: DedupSection) -> Plan:
     """The plan that a recipe's section asks for."""
+    if section.threshold == 1:
+        return Plan(1.0, 0, 1, section.shingle, "estimate")
     rows = section.rows or rows_for(section.threshold, section.permutations)
     return Plan(section.threshold, section.permutations, rows, section.shingle, section.verify)

@@ -12,6 +12,8 @@ from danlu.data.dedup.plan import Plan
 
 BLOCK = 1 << 16
 """Documents whose keys are written together, column by column, so that one band is read without the others."""
+AT_ONCE = 1 << 10
+"""Rows that are looked up before the file is let go."""
 KEYS, LOW = "keys.bin", "low.bin"
 DIGESTS = 2
 """Columns before those of the bands: 128 bits by which documents are the same."""
@@ -35,6 +37,9 @@ class Sketcher:
         from danlu.data.dedup import kernels
 
         keys = np.empty((len(ends), columns(self.plan)), np.uint64)
+        if self.plan.equal:
+            kernels.digests(data, ends, self._fold, keys)
+            return keys, np.empty((len(ends), 0), np.uint8)
         low = np.empty((len(ends), self.plan.permutations), np.uint8)
         kernels.sketch(data, ends, self.plan.shingle, self._fold, self._multiply, self._add, self.plan.rows, keys, DIGESTS, low)
         return keys, low
@@ -55,8 +60,8 @@ def back_to_back(texts: Sequence[bytes]) -> tuple[Array, Array]:
 
 
 def columns(plan: Plan) -> int:
-    """Keys of a document: two of its bytes, then those of its bands."""
-    return DIGESTS + 2 * plan.bands
+    """Keys of a document: two of its bytes, then those of its bands, or two of its words where only equal ones are copies."""
+    return DIGESTS + (DIGESTS if plan.equal else 2 * plan.bands)
 
 
 class SketchWriter:
@@ -109,19 +114,32 @@ class ShardSketch:
                 out[start : start + count] = np.fromfile(file, np.uint64, count)
         return out
 
-    def digests(self, rows: Array) -> Array:
-        """The 128 bits of the bytes of some documents, (rows, DIGESTS) uint64."""
+    def digests(self, rows: Array, first: int) -> Array:
+        """The 128 bits of some documents in two columns from `first` on, (rows, DIGESTS) uint64."""
         if not self.documents:
             return np.empty((0, DIGESTS), np.uint64)
         width = columns(self._plan)
         block = rows // BLOCK * BLOCK
         count = np.minimum(BLOCK, self.documents - block)
-        flat = np.memmap(self._folder / KEYS, np.uint64, "r", shape=(self.documents * width,))
-        return np.stack([flat[block * width + number * count + rows - block] for number in range(DIGESTS)], 1)
+        numbers = range(first, first + DIGESTS)
+        return np.stack([_some(self._folder / KEYS, np.uint64, (), block * width + n * count + rows - block) for n in numbers], 1)
 
     def low(self, rows: Array) -> Array:
         """Low bytes of the minima of some documents, (rows, permutations) uint8."""
-        if not self.documents:
-            return np.empty((0, self._plan.permutations), np.uint8)
-        mapped = np.memmap(self._folder / LOW, np.uint8, "r", shape=(self.documents, self._plan.permutations))
-        return np.asarray(mapped[rows])
+        if not self.documents or not self._plan.permutations:
+            return np.empty((len(rows), self._plan.permutations), np.uint8)
+        return _some(self._folder / LOW, np.uint8, (self._plan.permutations,), rows)
+
+
+def _some(path: Path, kind: type[np.generic], shape: tuple[int, ...], rows: Array) -> Array:
+    """Some of the entries of a file, sorted, each of the shape.
+
+    A page that was touched counts as memory of the process, with some around it, until the file is let go: so it is mapped anew
+    after every few rows.
+    """
+    out = np.empty((len(rows), *shape), kind)
+    for start in range(0, len(rows), AT_ONCE):
+        mapped: Array = np.memmap(path, kind, "r").reshape(-1, *shape)
+        out[start : start + AT_ONCE] = mapped[rows[start : start + AT_ONCE]]
+        del mapped
+    return out

@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from danlu.doctor.audit import checks as package
-from danlu.doctor.audit.material import Material
+from danlu.doctor.audit.material import AT_START, Material
 from danlu.doctor.diagnose import FAILED, Diagnosis, grouped
 from danlu.doctor.evidence import NotEnoughData
 from danlu.doctor.finding import Finding, Severity, Text
+from danlu.errors import UserError
 
 AUDITS = Text("audits", "项检查")
 
@@ -45,8 +46,13 @@ def all_audits() -> tuple[Audit, ...]:
     return tuple(importlib.import_module(f"{package.__name__}.{name}").AUDIT for name in names)
 
 
+def audited_at_start(material: Material) -> Diagnosis:
+    """Ask those that come ahead of every training, of as much data as that may cost."""
+    return audited(replace(material, tokens=AT_START), [audit for audit in all_audits() if audit.at_start])
+
+
 def audited(material: Material, audits: Iterable[Audit] | None = None) -> Diagnosis:
-    """Ask the audits. A mistake in one of them ends neither the others nor the training that asked."""
+    """Ask the audits. What one of them lacks or does wrong ends neither the others nor the training that asked."""
     found: dict[str, Finding] = {}
     unjudged: dict[str, str] = {}
     silent: list[str] = []
@@ -54,8 +60,10 @@ def audited(material: Material, audits: Iterable[Audit] | None = None) -> Diagno
     for audit in asked:
         try:
             finding = audit.check(material)
-        except NotEnoughData as missing:
+        except (NotEnoughData, UserError) as missing:
             unjudged[audit.id] = str(missing)
+        except ImportError as missing:
+            unjudged[audit.id] = f"the package {missing.name} is not installed"
         except (ArithmeticError, LookupError, ValueError, TypeError) as error:
             unjudged[audit.id] = FAILED.replace("rule", "audit") + f": {error!r}"
         else:

@@ -124,10 +124,10 @@ class Decoder(nn.Layer):
         super().__init__()
         # A stage of a pipeline has the embedding if it is the first one, and the norm if it is the last.
         first, last = layers.start == 0, layers.stop == shape.layers
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
+        self.embed_tokens: Any = nn.Embedding(shape.vocab_size, shape.hidden_size) if first else None
         # By number, so that a stage's parameters keep their names.
         self.layers = nn.LayerDict({str(layer): Block(shape, layer) for layer in layers})
-        self.norm = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
+        self.norm: Any = RMSNorm(shape.hidden_size, shape.norm_epsilon) if last else None
         inverse, self.attention_factor = frequencies(shape)
         self.frequencies = paddle.to_tensor(inverse, dtype="float32")
         self.window = shape.sliding_window
@@ -192,7 +192,7 @@ class CausalLM(nn.Layer):
         # Tied, the embedding (v, d) is used as it is; on its own, or apart from it, the head is a matrix (d, v) like the others.
         self.tied = shape.tied_embeddings and self.model.embed_tokens is not None
         last = self.model.norm is not None
-        self.lm_head = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
+        self.lm_head: Any = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
 
     def forward(
         self,
@@ -212,7 +212,7 @@ class CausalLM(nn.Layer):
         if self.model.norm is None:
             return hidden_btd
         tied = self.tied
-        weight = self.model.embed_tokens.weight if tied else self.lm_head.weight
+        weight = (self.model.embed_tokens if tied else self.lm_head).weight
         if targets_bt is None:
             logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
             return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)

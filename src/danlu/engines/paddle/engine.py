@@ -18,6 +18,7 @@ from paddle import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
+from danlu.engines.paddle import replicas, selftest
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.generate import KeyValueCache, generate
@@ -101,11 +102,12 @@ class PaddleEngine:
         return self.layout.gather(value)
 
     def self_test(self) -> None:
-        """One process has no group to try."""
+        """Every group of the layout, with known numbers."""
+        selftest.run(self.layout)
 
     def replicas_differ(self) -> list[str]:
-        """One process has no replicas."""
-        return []
+        """Parameters that are not the same bits on all ranks that replicate them."""
+        return replicas.differences(self.parameters, self.layout, self.shape.tied_embeddings)
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
@@ -155,8 +157,9 @@ class PaddleEngine:
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
         mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
-        with self.clock.during("communication"):
-            self.optimizer.reducer.reduce()
+        if self.layout.hcg is not None:
+            with self.clock.during("communication"):
+                self.optimizer.reducer.reduce()
         if self.observer is not None:
             self.observer.gradients(scale)
         with self.clock.during("optimizer"):

@@ -48,8 +48,9 @@ class Layout:
         if world == 1:
             return cls()
         cpu = paddle.get_device() == "cpu"
-        _tell_paddle(cpu)
+        tell_paddle()
         if cpu:
+            os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
             rehearsal.begin()
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # of flags, and of groups that this rank is not in
             warnings.simplefilter("ignore")
@@ -157,7 +158,7 @@ def _strategy(recipe: Recipe, cpu: bool) -> Any:
     return strategy
 
 
-def _tell_paddle(cpu: bool) -> None:
+def tell_paddle() -> None:
     """What paddle.distributed.launch sets, from what every launcher of danlu sets."""
     rank, world = os.environ["RANK"], int(os.environ["WORLD_SIZE"])
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ["MASTER_PORT"])
@@ -165,7 +166,4 @@ def _tell_paddle(cpu: bool) -> None:
     names = [f"{host}:{port + 1 + other}" for other in range(world)]
     os.environ |= {"PADDLE_TRAINER_ID": rank, "PADDLE_TRAINERS_NUM": str(world), "PADDLE_MASTER": f"{host}:{port}"}
     os.environ |= {"PADDLE_TRAINER_ENDPOINTS": ",".join(names), "PADDLE_CURRENT_ENDPOINT": names[int(rank)]}
-    if cpu:
-        os.environ["PADDLE_DISTRI_BACKEND"] = "gloo"
-    else:
-        os.environ["FLAGS_selected_gpus"] = os.environ.get("LOCAL_RANK", "0")  # noqa: SIM112 - so it is called
+    os.environ["FLAGS_selected_gpus"] = os.environ.get("LOCAL_RANK", "0")  # noqa: SIM112 - so it is called

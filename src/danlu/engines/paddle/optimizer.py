@@ -206,20 +206,21 @@ class Optimizer:
 
     def vitals(self) -> dict[str, float]:
         """See ``danlu.engines.base.Vitals``."""
-        groups = self.adamw._param_groups
+        groups = self.groups
         held = {parameter.name for group in groups for parameter in group["params"]}
         vectors = [group for group in groups if group["params"][0].ndim < 2]
         matrix = next((group for group in groups if group["params"][0].ndim >= 2), groups[0])
+        adamw = next(each for each, group in zip(self.adamw, groups, strict=True) if group is matrix)
         left_out = [each for each in self.parameters.values() if each.name not in held or each.stop_gradient]
         return {
-            "learning_rate": self.adamw.get_lr(),
-            "beta1": float(self.adamw._beta1),
-            "beta2": float(self.adamw._beta2),
-            "epsilon": float(self.adamw._epsilon),
+            "learning_rate": adamw.get_lr() / matrix["learning_rate"],
+            "beta1": float(adamw._beta1),
+            "beta2": float(adamw._beta2),
+            "epsilon": float(adamw._epsilon),
             "weight_decay": matrix["weight_decay"] * matrix["learning_rate"],
             "decayed_vectors": sum(len(group["params"]) for group in vectors if group["weight_decay"]),
             "left_out": len(left_out),
-            "kept_gradients": len(self._gradients()),
+            "kept_gradients": len(self._gradients(self.parameters)),
             "updates": float(self.steps),
         }
 

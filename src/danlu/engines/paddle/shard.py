@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import paddle
+import paddle.distributed as dist
 from paddle import Tensor
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import DygraphShardingOptimizer
 from paddle.distributed.fleet.utils.hybrid_parallel_util import (
@@ -21,6 +23,17 @@ from danlu.model.drawing import HEAD
 _OF_HEADS = ("q_norm.weight", "k_norm.weight")
 
 
+class _Split(DygraphShardingOptimizer):
+    """Fleet's, but with parameters sent around also where the rank that receives them has no gradient of them (ZeRO 2)."""
+
+    @paddle.no_grad()
+    def _sharding_sync_parameters(self) -> None:
+        group = self._hcg.get_sharding_parallel_group()
+        for rank, parameters in self._rank2params.items():
+            for parameter in parameters:
+                dist.broadcast(parameter, src=group.ranks[rank], group=group)
+
+
 class Reducer:
     """Knows which parameters are updated here, and brings their gradients here."""
 
@@ -30,7 +43,9 @@ class Reducer:
         """The names of those that this process updates."""
         self.tied_copy = layout.pipeline > 1 and tied
         """Whether an output embedding here is a second copy of the first rank's embedding, which alone is counted."""
-        self.splits: list[DygraphShardingOptimizer] = []
+        self.kept: dict[str, Tensor] = {}
+        """Gradients of the micro-batches so far, with ZeRO 2."""
+        self.splits: list[_Split] = []
 
     @property
     def counted(self) -> list[str]:
@@ -54,14 +69,29 @@ class Reducer:
             return adamw
         names = {parameter.name: name for name, parameter in self.parameters.items()}
         whole = [names[parameter.name] for parameter in adamw._parameter_list]
-        split = DygraphShardingOptimizer(adamw, self.layout.hcg)
+        split = _Split(adamw, self.layout.hcg)
         own = {names[parameter.name] for parameter in adamw._parameter_list}
         self.updated -= set(whole) - own
         self.splits.append(split)
         return split
 
+    @paddle.no_grad()
     def micro_batch_done(self) -> None:
-        """A backward pass has ended."""
+        """A backward pass has ended: from ZeRO 2 on, gradients stay on the rank that updates the parameter only."""
+        if self.layout.zero_stage < 2:
+            return
+        self._bring()
+        for name, parameter in self.parameters.items():
+            if name in self.updated:
+                self.kept[name] = self.kept[name].add_(parameter.grad) if name in self.kept else parameter.grad.clone()
+            parameter.clear_gradient(set_to_zero=False)
+
+    def _bring(self) -> None:
+        """Average the gradients over the data ranks, where this one needs them."""
+        if self.layout.tensor > 1:
+            self._sum_over_tensor_ranks()
+        for split in self.splits:
+            split.reduce_gradients(split._parameter_list, self.layout.hcg)
 
     def _sum_over_tensor_ranks(self) -> None:
         """Gradients of what all tensor ranks have, but of which each saw a part: norms of their own heads."""
@@ -71,12 +101,11 @@ class Reducer:
 
     def reduce(self) -> None:
         """Average the gradients of a step over the data ranks, where this one needs them."""
-        if self.layout.tensor > 1:
-            self._sum_over_tensor_ranks()
-        if self.layout.data == 1:
+        if self.layout.zero_stage >= 2:
+            for name, gradient in self.kept.items():
+                self.parameters[name].grad = gradient
+            self.kept = {}
             return
-        if not self.layout.zero_stage:
+        self._bring()
+        if self.layout.data > 1 and not self.layout.zero_stage:
             fused_allreduce_gradients(list(self.parameters.values()), self.layout.hcg)
-            return
-        for split in self.splits:
-            split.reduce_gradients(split._parameter_list, self.layout.hcg)

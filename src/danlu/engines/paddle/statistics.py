@@ -51,16 +51,32 @@ class Observer:
         for group in optimizer.groups:
             rate, decay = learning_rate * group["learning_rate"], group["weight_decay"]
             for parameter in group["params"]:
+                name = self.engine.names[parameter.name]
+                if name not in optimizer.reducer.updated:
+                    continue
                 weights = parameter.astype("float32")
                 mean, square = optimizer.moments(parameter)
                 moved = mean / ((square / second).sqrt() + optimizer.settings.epsilon) * (rate / first)
-                name = self.engine.names[parameter.name]
                 self._add("parameter", name, weights)
                 self._add("update", name, (weights * (-rate * decay) - moved) / (1 - rate * decay))
 
     def result(self) -> Observed:
-        """The sums."""
-        return Observed(self.found, self.logits)
+        """The sums over all processes, each tensor counted once."""
+        layout, counted = self.engine.layout, set(self.engine.optimizer.reducer.counted)
+        first = layout.zero_stage > 0 or layout.data_rank == 0
+        mine = {
+            (kind, name): sums
+            for (kind, name), sums in self.found.items()
+            if (layout.tensor_rank == 0 if kind == "activation" else first and name in counted)
+        }
+        found: dict[tuple[str, str], TensorSums] = {}
+        logits: dict[str, float] = {}
+        for theirs, largest in layout.gather((mine, self.logits)):
+            for key, sums in theirs.items():
+                found[key] = _joined(found[key], sums) if key in found else sums
+            for name, value in largest.items():
+                logits[name] = max(logits.get(name, value), value)
+        return Observed(found, logits)
 
     @paddle.no_grad()
     def activation(self, name: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
@@ -110,13 +126,15 @@ def observing(engine: PaddleEngine, histograms: bool) -> Iterator[Observer]:
     """Watch the forward passes inside; without ``train.compile``, which would compile hooks in."""
     observer = Observer(engine, histograms)
     hooks: list[Any] = []
-    model = engine.model.model
-    for layer, block in model.layers.items() if not engine.recipe.train.compile else ():
-        hooks += _attention_hooks(observer, int(layer), block.self_attn)
-        for part, module in (("", block), (".self_attn", block.self_attn), (".mlp", block.mlp)):
-            hooks.append(module.register_forward_post_hook(partial(observer.activation, f"model.layers.{layer}{part}")))
-    if not engine.recipe.train.compile:
-        hooks.append(model.embed_tokens.register_forward_post_hook(partial(observer.activation, "model.embed_tokens")))
+    # A pipeline's schedule does not say whether a forward pass is a recomputation.
+    blind = engine.recipe.train.compile or (engine.pipeline is not None and engine.recipe.memory.recompute != "none")
+    for model in [stage.model for stage in engine.stages] if not blind else ():
+        for layer, block in model.layers.items():
+            hooks += _attention_hooks(observer, int(layer), block.self_attn)
+            for part, module in (("", block), (".self_attn", block.self_attn), (".mlp", block.mlp)):
+                hooks.append(module.register_forward_post_hook(partial(observer.activation, f"model.layers.{layer}{part}")))
+        if model.embed_tokens is not None:
+            hooks.append(model.embed_tokens.register_forward_post_hook(partial(observer.activation, "model.embed_tokens")))
     try:
         yield observer
     finally:

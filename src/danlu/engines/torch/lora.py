@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.safetensors_file import write_file
@@ -32,22 +33,28 @@ def is_adapter(name: str) -> bool:
     return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
 
 
-def apply(model: CausalLM, settings: LoraSection) -> None:
-    """Freeze the model and put an adapter beside every linear layer of its blocks that a target names.
-
-    UserError: a target names none.
-    """
-    model.requires_grad_(False)
-    linears = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
+def check(model: CausalLM, settings: LoraSection) -> None:
+    """UserError: a target names no matrix of the whole model."""
+    linears = _linears(model)
     for target in settings.targets:
         if not any(_named(name, target) for name in linears):
-            kinds = sorted({name.rsplit(".", 1)[1] for name in linears})
-            raise UserError(
-                f"train.lora.targets: {target!r} names no matrix of the model; it has {', '.join(kinds)} in every layer"
-            )
-    for name, linear in linears.items():
+            kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
+            raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
+
+
+def apply(model: CausalLM, settings: LoraSection) -> None:
+    """Freeze a stage and put an adapter beside every linear layer of its blocks that a target names.
+
+    Behind tensor parallelism, so that an adapter is split as its matrix is.
+    """
+    model.requires_grad_(False)
+    for name, linear in _linears(model).items():
         if any(_named(name, target) for target in settings.targets):
             _adapt(linear, settings.rank, settings.alpha / settings.rank)
+
+
+def _linears(model: CausalLM) -> dict[str, nn.Linear]:
+    return {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
 
 
 def _named(name: str, target: str) -> bool:
@@ -58,13 +65,24 @@ def _named(name: str, target: str) -> bool:
 def _adapt(linear: nn.Linear, rank: int, scale: float) -> None:
     with torch.device("meta"):
         down, up = nn.Linear(linear.in_features, rank, bias=False), nn.Linear(rank, linear.out_features, bias=False)
+    if isinstance(weight := linear.weight, DTensor):
+        by_columns = weight.placements[0] == Shard(0)
+        _split(up, weight, Shard(0) if by_columns else Replicate())
+        _split(down, weight, Replicate() if by_columns else Shard(1))
     linear.add_module(DOWN, down)
     linear.add_module(UP, up)
-    linear.register_forward_hook(partial(_add, scale))
+    linear.register_forward_hook(partial(_add, scale), prepend=True)  # before tensor parallelism's, which ends with local tensors
+
+
+def _split(module: nn.Linear, like: DTensor, placement: Placement) -> None:
+    module.weight = nn.Parameter(distribute_tensor(module.weight, like.device_mesh, [placement]))
 
 
 def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-    added: Tensor = linear.get_submodule(UP)(linear.get_submodule(DOWN)(inputs[0]))
+    hidden: Tensor = linear.get_submodule(DOWN)(inputs[0])
+    if isinstance(hidden, DTensor):  # of a matrix split by rows, the sum; and either way the gradient's
+        hidden = hidden.redistribute(placements=[Replicate()])
+    added: Tensor = linear.get_submodule(UP)(hidden)
     return output + scale * added
 
 

@@ -27,12 +27,14 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     with torch.device("meta"):
         whole = CausalLM(shape)
     if recipe.train.lora is not None:
-        lora.apply(whole, recipe.train.lora)
+        lora.check(whole, recipe.train.lora)
     stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
             tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
             stage.tie()
+        if recipe.train.lora is not None:
+            lora.apply(stage, recipe.train.lora)
         if recipe.train.dropout:
             part = layout.tensor_rank if parallel.sequence_parallel else 0
             stage.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed, part))

@@ -82,10 +82,14 @@ class Observer:
         w' = (1 - r d) w - r s, with s from the moments, so that w' - w = (-r d w' - r s) / (1 - r d).
         """
         own, adamw = self.engine.own, self.engine.optimizer.adamw
+        moved = {name: parameter for name, parameter in own.items() if adamw.state.get(parameter)}  # what is frozen has none
         groups = {parameter: group for group in adamw.param_groups for parameter in group["params"]}
-        moments = [dict(self._shared((n, p, local(adamw.state[p][key])) for n, p in own.items())) for key in _MOMENTS]
+        moments = [dict(self._shared((n, p, local(adamw.state[p][key])) for n, p in moved.items())) for key in _MOMENTS]
         for name, weights in self._shared((name, parameter, local(parameter)) for name, parameter in own.items()):
-            parameter = own[name]
+            if (parameter := moved.get(name)) is None:
+                for part in _chunks(weights):
+                    self._add("parameter", name, part.float())
+                continue
             speed = _speed(groups[parameter], int(adamw.state[parameter]["step"]))
             for part, *moment in zip(_chunks(weights), *(_chunks(each[name]) for each in moments), strict=True):
                 part = part.float()

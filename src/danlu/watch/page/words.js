@@ -167,6 +167,7 @@ const WORDS = {
   kind_sample: ["sample", "样例"],
   kind_rollback: ["rollback", "回退"],
   kind_finding: ["doctor", "诊断"],
+  kind_audit: ["audit", "训练前检查"],
   kind_dropped: ["records lost", "记录丢失"],
 
   key_cpu: ["CPU", "处理器"],

@@ -1,4 +1,4 @@
-"""From two lists of files to a saved model."""
+"""From lists of files to a saved model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from danlu.data.curate.linear.fit import LEAST, fit
 from danlu.data.curate.linear.model import LONGEST, Linear
+from danlu.data.curate.perplexity import model as perplexity
+from danlu.data.curate.perplexity.model import Ngrams
 from danlu.data.ledger import Ledger
 from danlu.data.read import documents
 from danlu.data.sources import resolve
@@ -26,10 +28,7 @@ def train_from(good: Sequence[str], bad: Sequence[str], to: Path, field: str, se
     Raises:
         UserError: an input cannot be read, a class is too small, or `to` cannot be written.
     """
-    if to.is_dir():
-        raise UserError(f"--to: {to}: is a folder; name a file, such as {to / 'mine.safetensors'}")
-    if not to.absolute().parent.is_dir():
-        raise UserError(f"--to: {to}: there is no folder {to.parent}; make it first")
+    _check(to)
     classes = [texts_of(paths, field, option, report) for paths, option in ((bad, "--bad"), (good, "--good"))]
     for texts, option in zip(classes, ("--bad", "--good"), strict=True):
         if len(set(texts)) < LEAST:
@@ -39,11 +38,37 @@ def train_from(good: Sequence[str], bad: Sequence[str], to: Path, field: str, se
         classes = [[text for text in texts if text not in shared] for texts in classes]
     targets = np.repeat([0.0, 1.0], [len(texts) for texts in classes])
     model = fit(classes[0] + classes[1], targets, seed)
+    _save(model, to)
+    return model
+
+
+def count_from(good: Sequence[str], to: Path, field: str, report: Callable[[str], None]) -> Ngrams:
+    """Make a model of perplexity from a list of files, folders and globs, and save it at `to`.
+
+    Raises:
+        UserError: an input cannot be read, there are too few texts, or `to` cannot be written.
+    """
+    _check(to)
+    try:
+        model = perplexity.fit(texts_of(good, field, "--good", report))
+    except UserError as error:
+        raise UserError(f"--good: {str(error).removeprefix('--good: ')}") from None
+    _save(model, to)
+    return model
+
+
+def _check(to: Path) -> None:
+    if to.is_dir():
+        raise UserError(f"--to: {to}: is a folder; name a file, such as {to / 'mine.safetensors'}")
+    if not to.absolute().parent.is_dir():
+        raise UserError(f"--to: {to}: there is no folder {to.parent}; make it first")
+
+
+def _save(model: Linear | Ngrams, to: Path) -> None:
     try:
         model.save(to)
     except OSError as error:
         raise DanluError(f"{to}: cannot be written: {why(error)}") from None
-    return model
 
 
 def texts_of(paths: Sequence[str], field: str, option: str, report: Callable[[str], None]) -> list[str]:

@@ -36,10 +36,10 @@ def fit(texts: Sequence[str], targets: Array, seed: int = 0, bits: int = BITS) -
     for number, name in enumerate(("bad", "good")):
         if (count := int((targets == number).sum())) < LEAST:
             raise UserError(f"{count} different texts of the {name} class; at least {LEAST} are needed")
-    place = np.array([_place(text) for text in texts])
+    places = np.array([place(text) for text in texts])
     rows = np.arange(len(texts))
-    trained, calibrated = rows[place >= HELD_OUT], rows[place < HELD_OUT / 2]
-    tested = rows[(place < HELD_OUT) & (place >= HELD_OUT / 2)]
+    trained, calibrated = rows[places >= HELD_OUT], rows[places < HELD_OUT / 2]
+    tested = rows[(places < HELD_OUT) & (places >= HELD_OUT / 2)]
     raw = _weights(texts, targets, trained, seed, bits)
     slope, shift = platt(raw.logits([texts[row] for row in calibrated]), targets[calibrated])
     facts = {"texts": len(texts), "good": int(targets.sum()), "trained": len(trained), "held_out": len(tested)}
@@ -108,7 +108,8 @@ def _once(texts: Sequence[str], targets: Array) -> tuple[list[str], Array]:
     return list(first), once
 
 
-def _place(text: str) -> float:
+def place(text: str) -> float:
+    """Where a text stands among all, by a hash of it, in [0, 1)."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8]) / 2**64
 
 

@@ -37,7 +37,7 @@ def _mixed(value: np.uint64) -> np.uint64:
 
 
 @_compiled
-def _plain(code: np.uint32, fold: Array) -> np.uint32:
+def plain(code: np.uint32, fold: Array) -> np.uint32:
     """A character as it counts; the highest bit marks one that is a word by itself, 0 is to be passed over."""
     entry = fold[code] if code < len(fold) else np.uint32(0)
     if entry == _IGNORED:
@@ -59,7 +59,7 @@ def features(codes: Array, fold: Array, shift: int, counts: Array, seen: Array) 
     word, before = _U64(0), _U64(0)
     blank = True
     for at in range(len(codes) + 1):
-        entry = _plain(codes[at], fold) if at < len(codes) else np.uint32(32)
+        entry = plain(codes[at], fold) if at < len(codes) else np.uint32(32)
         if entry == 0 or (entry == 32 and blank):
             continue
         blank = entry == 32

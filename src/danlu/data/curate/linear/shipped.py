@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from danlu.data.curate.linear.model import Linear
+from danlu.data.curate.perplexity.model import Ngrams
 from danlu.errors import UserError
 
 FOLDER = Path(__file__).parent / "models"
@@ -22,6 +23,16 @@ def model_at(path: str, default: Path) -> Linear:
 @cache
 def _load(path: Path) -> Linear:
     return Linear.load(path)
+
+
+def ngrams_at(path: str) -> Ngrams:
+    """The model of perplexity of a recipe's path, loaded once."""
+    return _load_ngrams(Path(path).expanduser())
+
+
+@cache
+def _load_ngrams(path: Path) -> Ngrams:
+    return Ngrams.load(path)
 
 
 def digest_of(path: str, default: Path, where: str) -> str:

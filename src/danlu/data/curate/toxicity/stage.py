@@ -12,7 +12,6 @@ from danlu.data.arrays import Array
 from danlu.data.curate.linear.shipped import TOXICITY, model_at
 from danlu.data.curate.stage import Rejected
 from danlu.data.curate.toxicity import matcher
-from danlu.data.curate.toxicity.scan import suspects
 from danlu.data.read import Document
 from danlu.recipe.text_sections import ToxicitySection
 
@@ -34,6 +33,8 @@ class Toxicity:
     def apply(self, documents: Sequence[Document]) -> list[Document | Rejected]:
         found: list[Document | Rejected] = list(documents)
         if self.settings.words is not None:
+            from danlu.data.curate.toxicity.scan import suspects  # brings a compiler, which only curation needs
+
             for number in suspects([document.text for document in documents]):
                 share = toxic_share(documents[number].text)
                 if share > self.settings.words:

@@ -20,10 +20,13 @@ def check(material: Material) -> Finding | None:
     documents = sides[0] + sides[1]
     _, tokens = np.unique(np.concatenate(documents), return_inverse=True)
     owner = np.repeat(np.arange(len(documents)), [len(one) for one in documents])
+    kinds = int(tokens.max()) + 1
+    pairs, counts = np.unique(owner * kinds + tokens, return_counts=True)
+    owner, token = np.divmod(pairs, kinds)
+    both = np.bincount(token, counts)
 
     def statistic(mask: Array) -> float:
-        both = np.bincount(tokens).astype(float)
-        first = np.bincount(tokens, mask[owner], len(both))
+        first = np.bincount(token, counts * mask[owner])
         return divergence(first, both - first)
 
     found = difference(statistic, len(sides[0]), len(sides[1]))

@@ -1,0 +1,1 @@
+"""Two runs side by side: what was set differently, and where their curves part."""
