@@ -7,7 +7,7 @@ ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale doctor-bench benchmark-inference clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -82,6 +82,10 @@ benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on
 
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
+
+benchmark-cleaning: .venv/test.done  ## one small model on raw, cleaned, and cleaned text with noise, three seeds each; after make peers
+	test -d $(PEERS)/corpus || $(PEERS)/libs/bin/python benchmarks/corpus.py $(PEERS)/corpus --documents 32000
+	$(BIN)/python benchmarks/cleaning.py --corpus $(PEERS)/corpus $(WRITE)
 
 benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate removal up to 5 million documents; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/curate_scale.py $(WRITE)

@@ -165,7 +165,7 @@ REFUSED = {
     "recipe is a picture": (["run", "picture.png"], "is not UTF-8"),
     "threshold above one": (
         ["data", "dedup", "short.jsonl", "--threshold", "5", "--output", "once"],
-        "--threshold: must be a number from 0.3 to 0.99, but is 5",
+        "--threshold: must be a number from 0.3 to 1, but is 5",
     ),
     "log without a line": (["doctor", "empty.csv"], "empty.csv: is empty; a log begins with a line of column names"),
     "unknown verb": (["frobnicate"], "No such command 'frobnicate'. (see danlu --help)"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from danlu.cli import cli
 from danlu.data.curate.personal import Personal, replaced
 from danlu.data.read import Document
 from danlu.recipe.text_sections import PERSONAL, PersonalSection
+
+from .conftest import write_jsonl
 
 FOUND = {
     "email": [
@@ -106,3 +112,14 @@ def test_a_long_text_takes_no_long_time() -> None:
         "a@" * 50_000,
     ):
         replaced(text, PERSONAL)
+
+
+def test_the_report_counts_what_was_replaced(tmp_path: Path) -> None:
+    texts = ["write to a@b.org or c@d.org", "a <PHONE> stays, 13812345678 goes", "nothing here"]
+    write_jsonl(tmp_path / "in.jsonl", texts)
+    options = ["--set", "quality=null", "--set", "personal=default", "--output", str(tmp_path / "out")]
+    ran = CliRunner().invoke(cli, ["data", "filter", str(tmp_path / "in.jsonl"), *options])
+    assert ran.exit_code == 0, ran.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert report["personal"] == {"email": 2, "phone": 1}
+    assert "Personal data" in (tmp_path / "out" / "curation.html").read_text("utf-8")

@@ -68,7 +68,7 @@ def check(text: str) -> None:
     assert m[k.CHARACTERS] == len(bare)
     assert m[k.UNSPACED] == len(re.findall(f"[{HAN}]", text))
     spaced = [word for word in words if not re.match(f"[{HAN}]", word)]
-    assert (m[k.WORDS], m[k.WORD_CHARACTERS]) == (len(spaced), sum(map(len, spaced)))
+    assert (m[k.WORDS], m[k.WORD_CHARACTERS]) == (len(spaced), sum(map(len, spaced)) + len(re.findall("[가-힣]", text)))
     assert m[k.LONGEST_WORD] == max(map(len, spaced), default=0)
     tokens = re.findall(rf"[^\s{HAN}]+", text)
     assert m[k.TOKENS] == len(tokens)
@@ -255,16 +255,22 @@ def test_limits_are_the_recipe_s() -> None:
 
 
 def test_a_language_has_limits_of_its_own() -> None:
-    korean = "그는 오늘 집에 와서 밥을 먹고 잤다. " + " ".join(f"나는 {i}번 본다." for i in range(40))
+    terse = " ".join(f"I saw the {i}, to be it." for i in range(40))
     settings: dict[str, Any] = {"repetition": None, "fineweb": None}
-    found = verdict(korean, settings)
+    found = verdict(terse, settings)
     assert found is not None and found[0] == "gopher.least_word_length" and float(found[1]) < 3
-    settings["languages"] = [{"language": "ko", "gopher": {"least_word_length": 1.5}}]
-    assert verdict(korean, settings) is None
-    assert verdict(korean, settings, language="en") is not None
+    settings["languages"] = [{"language": "fr", "gopher": {"least_word_length": 1.5}}]
+    assert verdict(terse, settings, language="fr") is None
+    assert verdict(terse, settings, language="en") is not None
     settings["languages"] = [{"language": "ko", "gopher": dict.fromkeys(GopherSection.model_fields)}]
     assert verdict("짧다. 네. 아니. 응.", settings) is None
     assert verdict("Short. Yes. No. Of the.", settings) is not None
+
+
+def test_a_korean_syllable_counts_as_two_letters() -> None:
+    korean = "그는 오늘 집에 와서 밥을 먹고 잤다. " + " ".join(f"나는 {i}번 본다." for i in range(40))
+    assert verdict(korean, {"repetition": None, "fineweb": None}) is None
+    assert measured("나는 책을")[k.WORD_CHARACTERS] == 8
 
 
 def test_the_committed_table_of_rules_is_current() -> None:

@@ -69,7 +69,7 @@ def serve(
 def quantize(
     path: Path, to: Path, weights_only: bool, file: Path | None, text: str, tokens: int, replace: bool, as_json: bool
 ) -> None:
-    """Write the model with 8-bit weights, and print what that costs.
+    """Write the model with 8-bit weights, and their price.
 
     A quarter of the bytes of float32. With it go perplexity before and after on the text, and the matrices that lose most.
 

@@ -131,7 +131,7 @@ def generate(
 )
 @click.option("--replace", is_flag=True, help="Overwrite an export made before.")
 def export(run: Path, to: Path | None, form: str, dtype: str, replace: bool) -> None:
-    """Write the model in the Hugging Face layout, or in another one.
+    """Write the model for other programs.
 
     That is config.json, safetensors and the tokenizer, for transformers, vLLM and others.
 

@@ -75,6 +75,7 @@ def account(
         "read_distribution": tally.seen.as_dict(),
         "kept_distribution": kept.as_dict(),
         "rule_bytes": dict(sorted(tally.rule_bytes.items())),
+        "personal": dict(sorted(tally.replaced.items())),
         "samples": dict(sorted(tally.samples.items())),
         "noise": noise and noise.as_dict(),
     }

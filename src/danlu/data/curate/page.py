@@ -35,6 +35,7 @@ def render(report: Mapping[str, Any], bytes_a_token: float | None) -> str:
         *_waterfall(report["waterfall"], bytes_a_token),
         *_noise(report["noise"]),
         *_rules(report),
+        *_personal(report.get("personal", {})),
         *_distributions(report["read_distribution"], report["kept_distribution"]),
         *_groups(report["largest_groups"]),
         *_sources(report["sources"]),
@@ -106,6 +107,12 @@ def _noise(noise: Mapping[str, Any] | None) -> list[str]:
     rows = sorted(noise["rules"].items(), key=lambda pair: -pair[1])
     table = _table(["rule", f"#{unit}", ""], [[escape(rule), f"{count:,}", _bar(count, most)] for rule, count in rows])
     return ["<h2>Noise</h2>", f"<p>{text}</p>", table]
+
+
+def _personal(counts: Mapping[str, int]) -> list[str]:
+    most = max(counts.values(), default=1)
+    rows = [[escape(kind), f"{count:,}", _bar(count, most)] for kind, count in sorted(counts.items(), key=lambda pair: -pair[1])]
+    return ["<h2>Personal data that was replaced</h2>", _table(["kind", "#times", ""], rows)] if rows else []
 
 
 def _rules(report: Mapping[str, Any]) -> list[str]:

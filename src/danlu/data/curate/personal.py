@@ -150,14 +150,24 @@ def _holds(text: str, parts: Sequence[str]) -> bool:
     return any(part in text for part in parts)
 
 
+def placeholder_of(kind: PersonalKind) -> str:
+    return f"<{kind.upper()}>"
+
+
+def put_in(before: str, after: str) -> dict[str, int]:
+    """How many placeholders of each kind a text gained."""
+    gained = {kind: after.count(placeholder_of(kind)) - before.count(placeholder_of(kind)) for kind in RULES}
+    return {kind: count for kind, count in gained.items() if count}
+
+
 def _replacing(kind: PersonalKind, check: Check, counts: Counter[str]) -> Callable[[re.Match[str]], str]:
-    def placeholder(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         if not check(match[0], match):
             return match[0]
         counts[kind] += 1
-        return f"<{kind.upper()}>"
+        return placeholder_of(kind)
 
-    return placeholder
+    return replacement
 
 
 def _secret(match: re.Match[str], counts: Counter[str]) -> str:
@@ -167,7 +177,7 @@ def _secret(match: re.Match[str], counts: Counter[str]) -> str:
     if not random or not re.search(r"\d", value) or not re.search("[A-Za-z]", value) or "/" in value[:2]:
         return match[0]
     counts["key"] += 1
-    return match[1] + "<KEY>"
+    return match[1] + placeholder_of("key")
 
 
 @dataclass(frozen=True)

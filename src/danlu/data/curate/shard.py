@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
+from danlu.data.curate.personal import Personal, put_in
 from danlu.data.curate.spool import DONE, SpoolWriter
 from danlu.data.curate.stage import Judged, Rejected, Stage
 from danlu.data.dedup.plan import Plan
@@ -122,6 +123,8 @@ def _judged(batch: list[Document], stages: Sequence[Stage], spool: SpoolWriter, 
             now = verdict.document if isinstance(verdict, Rejected) else verdict
             if now.text is not one.document.text:
                 spool.tally.change(stage.name, one.document.text, now.text)
+                if isinstance(stage, Personal):
+                    spool.tally.replaced.update(put_in(one.document.text, now.text))
             if not isinstance(verdict, Rejected):
                 judged.append(one._replace(document=verdict))
             elif spare and verdict.soft:

@@ -64,6 +64,8 @@ class Tally:
     """Documents by the stage that changed their text."""
     changed_bytes: Counter[str] = field(default_factory=Counter)
     """Bytes that they grew by."""
+    replaced: Counter[str] = field(default_factory=Counter)
+    """Placeholders of personal data that were put in, by kind."""
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The first few of each rule."""
 
@@ -100,6 +102,7 @@ class Tally:
         self.rule_bytes.update(other["rule_bytes"])
         self.changed.update(other["changed"])
         self.changed_bytes.update(other["changed_bytes"])
+        self.replaced.update(other.get("replaced", {}))
         for rule, samples in other["samples"].items():
             mine = self.samples.setdefault(rule, [])
             mine += samples[: SAMPLES - len(mine)]
@@ -111,5 +114,6 @@ class Tally:
             "rule_bytes": dict(sorted(self.rule_bytes.items())),
             "changed": dict(sorted(self.changed.items())),
             "changed_bytes": dict(sorted(self.changed_bytes.items())),
+            "replaced": dict(sorted(self.replaced.items())),
             "samples": dict(sorted(self.samples.items())),
         }

@@ -18,7 +18,7 @@ def words(m: Measures) -> Array:
 
 
 def word_length(m: Measures) -> Array:
-    """Mean characters of a word."""
+    """Mean characters of a word; a Korean syllable, which has two letters or three, counts as two."""
     return m.share(k.WORD_CHARACTERS, k.WORDS)
 
 

@@ -42,6 +42,8 @@ STOP = ("the", "be", "to", "of", "and", "that", "have", "with")
 COMMON = ("的", "一", "是", "不", "了", "在", "有", "和", "这這", "我")
 _BULLETS, _CLOSERS = (np.array([ord(sign) for sign in signs], np.int64) for signs in (BULLETS, CLOSERS))
 _DOT, _ELLIPSIS, _LINE_END, _HASH, _CURLY, _WIDE = (ord(sign) for sign in ".…\n#{…")
+_HANGUL, _HANGUL_END = 0xAC00, 0xD7A4
+"""Korean syllables."""
 
 
 def _hash(word: str) -> int:
@@ -201,6 +203,7 @@ def _scan(
             if kind & c.LETTER:
                 letters += 1
                 has_letter = True
+                word_characters += _HANGUL <= code < _HANGUL_END
             ellipsis = False
             ending = dots = 0
             continue
