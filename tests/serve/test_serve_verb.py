@@ -23,16 +23,19 @@ def test_serve_answers_as_generate_does(trained_folder: tuple[RunFolder, str]) -
     expected = "".join(stages.generate(trained, "炉火 the", settings))
     command = [sys.executable, "-m", "danlu", "serve", str(run.path), "--port", "0", "--cache-tokens", "1024", "--name", "it"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = re.fullmatch(r"serve: (http://127.0.0.1:\d+)/\n", process.stdout.readline())
-        assert address
-        client = openai.OpenAI(base_url=f"{address[1]}/v1", api_key="any", max_retries=0)
-        made = client.completions.create(model="it", prompt="炉火 the", max_tokens=12, temperature=0)
-        assert made.choices[0].text == expected
-        chat = client.chat.completions.create(model="it", messages=[{"role": "user", "content": "the"}], max_tokens=3)
-        assert chat.usage is not None and chat.usage.prompt_tokens > 5  # a plain template, as the run has none
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in (0, -signal.SIGTERM)
+        try:
+            assert process.stdout is not None
+            address = re.fullmatch(r"serve: (http://127.0.0.1:\d+)/\n", process.stdout.readline())
+            assert address
+            client = openai.OpenAI(base_url=f"{address[1]}/v1", api_key="any", max_retries=0)
+            made = client.completions.create(model="it", prompt="炉火 the", max_tokens=12, temperature=0)
+            assert made.choices[0].text == expected
+            chat = client.chat.completions.create(model="it", messages=[{"role": "user", "content": "the"}], max_tokens=3)
+            assert chat.usage is not None and chat.usage.prompt_tokens > 5  # a plain template, as the run has none
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) in (0, -signal.SIGTERM)
+        finally:
+            process.kill()  # without effect on one that has ended
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def run(tmp_path: Path) -> Iterator[Path]:
     )
     write_json(folder / "environment.json", {"cpu": "Some CPU", "memory_bytes": 1024, "versions": {"torch": "2.13.0"}})
     write_json(folder / "data" / "index.json", {"train": {"tokens": 10, "shards": [{"file": "a"}]}, "splits": ["a", "b"]})
+    (folder / "curated").mkdir()
+    (folder / "curated" / "curation.html").write_text("<h1>Curation</h1>", encoding="utf-8")
     write_json(folder / "evaluation.json", {"loss": 3.25, "perplexity": math.inf, "bits_per_byte": 1.1})
     write_json(folder / "samples.json", [{"prompt": "def ", "text": HOSTILE, "step": 60}])
     write_json(folder / "summary.json", {"first_loss": 8.9, "last_loss": 3.0, "seconds": 12.5, "parameters": 11_000_000})
@@ -112,7 +114,7 @@ def test_everything_is_in_the_report(run: Path) -> None:
     assert [event["replaced"] for event in data["events"]] == [False, True, False, False, False]
     assert data["recipe"] == (run / "recipe.yaml").read_text(encoding="utf-8")
     assert data["environment"] == [["cpu", "Some CPU"], ["memory_bytes", 1024], ["versions.torch", "2.13.0"]]
-    assert data["data"] == [["train.tokens", 10], ["splits", "a, b"]]
+    assert data["data"] == [["train.tokens", 10], ["splits", "a, b"], ["page", "curated/curation.html"]]
     assert data["evaluation"][:2] == [["loss", 3.25], ["perplexity", "inf"]]
     assert [(checkpoint["step"], checkpoint["bytes"]) for checkpoint in data["checkpoints"]] == [(40, 40), (20, 20)]
 

@@ -67,7 +67,7 @@ def collect(run_folder: Path) -> dict[str, Any]:
         },
         "samples": [sample for sample in samples if isinstance(sample, dict)],
         "evaluation": _flat(evaluation),
-        "data": _flat(read("data/index.json", _parse_json, dict)),
+        "data": _flat(read("data/index.json", _parse_json, dict)) + _pages(run_folder, ["curated/curation.html"]),
         "environment": _flat(read("environment.json", _parse_json, dict)),
         "checkpoints": _checkpoints(run_folder / "checkpoints"),
         "recipe": read("recipe.yaml", _parse_text, str),
@@ -171,6 +171,11 @@ def _checkpoints(folder: Path) -> list[dict[str, Any]]:
             files = [file.stat() for file in place.rglob("*") if file.is_file()]
             found.append({"step": int(match[1]), "bytes": sum(file.st_size for file in files), "time": place.stat().st_mtime})
     return sorted(found, key=lambda checkpoint: -int(checkpoint["step"]))
+
+
+def _pages(run_folder: Path, names: list[str]) -> list[tuple[str, Any]]:
+    """Where the run folder has pages of its own on a subject."""
+    return [("page", name) for name in names if (run_folder / name).is_file()]
 
 
 def _flat(tree: dict[str, Any], depth: int = 2) -> list[tuple[str, Any]]:
