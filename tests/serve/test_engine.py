@@ -25,6 +25,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama tied": {"tied_embeddings": True},
     "mistral window": {"family": "mistral", "sliding_window": 7},
     "qwen2 window after one layer": {"family": "qwen2", "qkv_bias": True, "sliding_window": 20, "full_attention_layers": 1},
+    "ernie4_5": {"family": "ernie4_5", "tied_embeddings": True},
     "qwen3": {"family": "qwen3", "qk_norm": True, "head_size": 32},
 }
 

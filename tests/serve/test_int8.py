@@ -34,6 +34,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "window": {"family": "mistral", "sliding_window": 7},
     "biases": {"family": "qwen2", "qkv_bias": True},
+    "interleaved rotation": {"family": "ernie4_5", "tied_embeddings": True},
     "normalised heads": {"family": "qwen3", "qk_norm": True, "head_size": 32},
 }
 

@@ -129,8 +129,8 @@ class Int8Executor:
         for layer in self.layers:
             kernels.normalise(x, layer.before, epsilon, normed)
             qkv = layer.qkv(normed)
-            kernels.turn(qkv, 0, heads, layer.q_norm, epsilon, cos, sin)
-            kernels.turn(qkv, heads * size, groups, layer.k_norm, epsilon, cos, sin)
+            kernels.turn(qkv, 0, heads, layer.q_norm, epsilon, cos, sin, shape.interleaved_rotary)
+            kernels.turn(qkv, heads * size, groups, layer.k_norm, epsilon, cos, sin, shape.interleaved_rotary)
             kernels.remember(qkv, heads * size, layer.keys, positions, tables, owners)
             kernels.remember(qkv, (heads + groups) * size, layer.values, positions, tables, owners)
             kernels.attend(qkv, heads, layer.keys, layer.values, positions, tables, owners, layer.window, attended)

@@ -67,9 +67,13 @@ def gate(gate_up: Floats, out: Floats) -> None:
 
 
 @_compiled
-def turn(x: Floats, first: int, heads: int, norm: Floats, epsilon: float, cos: Floats, sin: Floats) -> None:
-    """Normalise (an empty norm: not) and rotate heads of rows in place; the first begins at column ``first``."""
+def turn(x: Floats, first: int, heads: int, norm: Floats, epsilon: float, cos: Floats, sin: Floats, interleaved: bool) -> None:
+    """Normalise (an empty norm: not) and rotate heads of rows in place; the first begins at column ``first``.
+
+    The pairs of a head are (i, i + k/2), or (2 i, 2 i + 1).
+    """
     half = cos.shape[1]
+    near, apart = (2, 1) if interleaved else (1, half)
     for row in range(x.shape[0]):
         for head in range(heads):
             start = first + head * 2 * half
@@ -81,9 +85,10 @@ def turn(x: Floats, first: int, heads: int, norm: Floats, epsilon: float, cos: F
                 for at in range(2 * half):
                     x[row, start + at] *= factor * norm[at]
             for at in range(half):
-                one, two = x[row, start + at], x[row, start + half + at]
-                x[row, start + at] = one * cos[row, at] - two * sin[row, at]
-                x[row, start + half + at] = two * cos[row, at] + one * sin[row, at]
+                here = start + at * near
+                one, two = x[row, here], x[row, here + apart]
+                x[row, here] = one * cos[row, at] - two * sin[row, at]
+                x[row, here + apart] = two * cos[row, at] + one * sin[row, at]
 
 
 @_compiled
