@@ -26,6 +26,13 @@ def test_in_a_collective() -> None:
     assert (found.waits, found.at) == ("an all-reduce", "sum (torch/layout.py:3)")
 
 
+def test_the_clock_that_counts_waits_hides_none() -> None:
+    waiting = ("/v/torch/distributed/pipelining/schedules.py", "_wait_batch_p2p")
+    clock = ("/x/src/danlu/engines/torch/clock.py", "counted")
+    found = standing(dump(clock, waiting, ("/x/src/danlu/engines/torch/pipeline.py", "run")), [])
+    assert (found.waits, found.at) == ("a send or receive of the pipeline", "run (torch/pipeline.py:3)")
+
+
 def test_the_call_that_was_made_and_not_what_it_is_made_of() -> None:
     inner = ((C10D, "reduce_scatter_single"), (LOGGER, "wrapper"), (C10D, "reduce_scatter_tensor"), (LOGGER, "wrapper"))
     found = standing(dump(*inner, ("/v/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "foreach_reduce")), [])

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _NOT_MEANT = ("danlu/heartbeat.py",)
+_AROUND = "danlu/engines/torch/clock.py"
+"""Takes the time of whatever waits, and stands between a collective and its caller."""
 _WRAPPERS = ("wrapper", "inner", "decorate_context")
 _SHOWN = 12
 _NAMES = {
@@ -51,7 +53,11 @@ def standing(dump: str, in_flight: list[str]) -> Standing:
     its stacks.
     """
     threads = [
-        [Frame(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(block)]
+        [
+            Frame(match["file"], int(match["line"]), match["function"])
+            for match in _FRAME.finditer(block)
+            if not match["file"].endswith(_AROUND)
+        ]
         for block in re.split(r"\n(?=Thread |Current thread )", dump)
     ]
     threads = [frames for frames in threads if frames and not any(name in frame.file for frame in frames for name in _NOT_MEANT)]
