@@ -65,7 +65,6 @@ def own_batch(engine: TorchEngine, case: Case, step: int) -> Batch:
     return {name: tensor.unflatten(0, (-1, engine.recipe.micro_batch)) for name, tensor in mine.items()}
 
 
-@torch.no_grad()
 def recipe_of(case: Case) -> Recipe:
     """With adapters beside weights that come from no folder, which a person's recipe may not ask for."""
     recipe = parse(case.tree())
@@ -73,6 +72,7 @@ def recipe_of(case: Case) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"lora": adapters})})
 
 
+@torch.no_grad()
 def start(case: Case) -> TorchEngine:
     """An engine with the same weights in every layout. No two entries of a norm or a bias are equal, as after some training."""
     recipe = recipe_of(case)

@@ -23,9 +23,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore
 
-from danlu.engines.torch import meeting, selftest
+from danlu.engines import meeting
+from danlu.engines.meeting import Meeting
+from danlu.engines.torch import selftest
 from danlu.engines.torch.engine import TorchEngine
-from danlu.engines.torch.meeting import Meeting
 from danlu.errors import DanluError
 from danlu.recipe import parse, resolve_shape
 
@@ -102,13 +103,12 @@ def roll_call(**odd: Any) -> Callable[[int, Any, Path], Said]:
             identity |= {name: value for name, value in odd.items() if name in identity}
             file = folder / odd.get("file", "roll-call")
         with (
-            patch.object(meeting, "rendezvous", lambda *_a, **_k: iter([(store, rank, RANKS)])),
             patch.object(meeting, "SHARED_SECONDS", 0.5),
             patch.object(meeting, "COME_SECONDS", 1 if odd.get("missing") else 30),
         ):
             if rank == 2 and odd.get("missing"):
                 return "elsewhere"
-            Meeting(rank, RANKS).roll_call(identity, file)
+            Meeting(rank, RANKS, store).roll_call(identity, file)
         return "all hold the same"
 
     return call
