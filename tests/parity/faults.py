@@ -216,7 +216,7 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     ),
     "offloaded moments see a norm's gradient before it is summed": (
         "t2 sp disk",
-        lambda: patch.object(offload, "_gradient", lambda parameter: local(parameter.grad)),
+        lambda: patch.object(offload, "own_gradient", lambda parameter: local(parameter.grad)),
     ),
     "recomputation from a rounded input": ("p2 mb4 full", _reads_dropped_state),
 }
