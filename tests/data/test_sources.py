@@ -257,3 +257,14 @@ for path in ("shut.txt", "shut"):
         "data.sources[0].path: 'shut.txt': cannot be read: Permission denied",
         "data.sources[0].path: 'shut': cannot be read: Permission denied",
     ]
+
+
+def test_web_pages_without_the_package_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are neither left out in silence nor found out about in the middle of the work."""
+    (tmp_path / "a.py").write_text("a")
+    monkeypatch.setattr("danlu.data.web.installed", lambda: False)
+    assert len(resolve([source(str(tmp_path))]).files) == 1
+    (tmp_path / "b.html").write_text("<p>b")
+    with pytest.raises(UserError, match=r'has 1 file such as .*b\.html.*pip install "danlu\[web\]".*exclude: \["\*\.html"\]'):
+        resolve([source(str(tmp_path))])
+    assert len(resolve([source(str(tmp_path), exclude=["*.html"])]).files) == 1

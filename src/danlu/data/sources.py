@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from danlu.data import web
 from danlu.data.ledger import one_line
 from danlu.errors import UserError
+from danlu.plural import many
 from danlu.recipe.data_sections import Source
 
 FORMATS = {
@@ -117,6 +119,7 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
             identity = (status.st_dev, status.st_ino)
             if first_source.setdefault(identity, index) != index:
                 shared.add(identity)
+        _check_packages(files, where)
         names = hashlib.sha256()
         for file in files:
             names.update(os.fsencode(os.path.relpath(file.path, root)) + b"\0" + str(file.size).encode() + b"\n")
@@ -127,6 +130,19 @@ def resolve(sources: Sequence[Source], any_kind: bool = False) -> Listing:
     if shared:
         listing.notes.append(f"data.sources: {len(shared):,} files are in more than one source, and are read once for each")
     return listing
+
+
+def _check_packages(files: Sequence[SourceFile], where: str) -> None:
+    """UserError: there are files among them that cannot be read for lack of a package."""
+    if web.installed():
+        return
+    pages = [file.path for file in files if (kind := format_of(file.path)) is not None and kind[0] in web.KINDS]
+    if pages:
+        such, suffix = one_line(pages[0]), os.path.splitext(pages[0])[1]
+        raise UserError(
+            f"{where} has {many(len(pages), 'file')} such as {such}, and {web.INSTALL}; or leave them out with the source's "
+            f'exclude: ["*{suffix}"]'
+        )
 
 
 def _code(source: Source, path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,14 @@ from danlu.data.text import NotText
 from danlu.errors import UserError
 
 PAGES = ("text/html", "application/xhtml+xml")
+KINDS = ("page", "warc")
+"""What files are called that are read here."""
 INSTALL = 'reading web pages takes one more package: pip install "danlu[web]"'
+
+
+def installed() -> bool:
+    """Whether web pages can be read."""
+    return importlib.util.find_spec("resiliparse") is not None
 
 
 def page_text(data: bytes, encoding: str | None = None) -> str:
