@@ -26,19 +26,7 @@ PAGES = [
 ]
 WORDS = "炉火 纯青 百炼 成钢 the quick brown fox jumps over lazy dog while water boils and iron melts in fire"
 QUICKSTART = "danlu run recipes/quickstart.yaml"
-NOT_INSTALLED = ["fastwarc", "gguf", "openai", "paddle", "peft", "ray", "resiliparse", "starlette", "transformers", "uvicorn"]
-    "fastwarc",
-    "gguf",
-    "openai",
-    "paddle",
-    "peft",
-    "ray",
-    "resiliparse",
-    "starlette",
-    "transformers",
-    "uvicorn",
-    "zstandard",
-]
+NOT_INSTALLED = ("fastwarc", "gguf", "openai", "paddle", "peft", "ray", "resiliparse", "starlette", "transformers", "uvicorn")
 IDS = [page.name for page in PAGES]
 
 
