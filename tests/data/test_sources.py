@@ -257,3 +257,10 @@ for path in ("shut.txt", "shut"):
         "data.sources[0].path: 'shut.txt': cannot be read: Permission denied",
         "data.sources[0].path: 'shut': cannot be read: Permission denied",
     ]
+
+
+def test_code_is_told_by_the_name_under_any_compression(tmp_path: Path) -> None:
+    names = ["a.py", "b.PY.gz", "c.py.zst", "d.md", "e.py.txt"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    assert [file.code for file in resolve([source(tmp_path)]).files] == [True, True, True, False, False]

@@ -9,6 +9,8 @@ from danlu.data.text import NotText
 from danlu.errors import UserError
 
 PAGES = ("text/html", "application/xhtml+xml")
+MOST_NUL = 1000
+"""Characters of which one may be NUL: text has none, and compressed data one in 256."""
 INSTALL = 'reading web pages takes one more package: pip install "danlu[web]"'
 
 
@@ -25,7 +27,11 @@ def page_text(data: bytes, encoding: str | None = None) -> str:
         raise UserError(INSTALL) from None
     try:
         html = bytes_to_str(data, encoding or detect_encoding(data) or "utf-8")
+        if html.count("\0") * MOST_NUL > len(html):
+            raise NotText("binary data, and no page")
         return str(extract_plain_text(html, main_content=True, alt_texts=False))
+    except NotText:
+        raise
     except (ValueError, LookupError, RuntimeError, TypeError) as error:
         raise NotText(f"no HTML that can be read: {error}") from None
 
