@@ -13,7 +13,7 @@ from danlu.data.ledger import Ledger
 from danlu.data.read import LONGEST, decompressed, documents
 from danlu.data.sources import Listing, SourceFile, format_of, resolve
 from danlu.data.table import records
-from danlu.data.text import NotText, decode
+from danlu.data.text import decode
 from danlu.errors import UserError
 from danlu.recipe.data_sections import Source
 

@@ -8,6 +8,7 @@ one; a character of a script without blanks is a word by itself.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from danlu.data.arrays import Array
