@@ -98,6 +98,10 @@ def test_pages_without_text_and_without_markup(tmp_path: Path) -> None:
     assert run(tmp_path / "b.html", b"")[1].empty == 1
     _, ledger = run(tmp_path / "c.html", bytes(range(256)) * 20)
     assert "binary data" in ledger.examples[0]
+    _, ledger = run(tmp_path / "d.html", b"<html><body>" + b"<Div>" * 300_000 + STORY.encode())  # else it takes hours
+    assert "nested more than" in ledger.examples[0]
+    found, _ = run(tmp_path / "e.html", page("<div>" * 1500 + STORY + "</div>" * 1500).encode())
+    assert STORY in found[0]
 
 
 PAGES = [
