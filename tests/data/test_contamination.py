@@ -90,8 +90,11 @@ def test_every_text_of_every_kind_of_file_counts(tmp_path: Path) -> None:
     )
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(b'[{"q": "six"}, "seven"]'))
     (tmp_path / "c.txt").write_text("eight\n")
+    (tmp_path / "d.tsv").write_text('q\ta\nnine, or "so"\t' + "x" * 200_000 + "\n")
+    (tmp_path / "e.json").write_text(r'"half \ud800 a pair"')
     found = list(benchmark_texts([str(tmp_path)]))
-    assert [text.strip() for _, text in found] == ["one", "two", "three", "五", "six", "seven", "eight"]
+    assert [text.strip() for _, text in found[:7]] == ["one", "two", "three", "五", "six", "seven", "eight"]
+    assert [text for _, text in found[7:]] == ["q", "a", 'nine, or "so"', "x" * 200_000, "half ? a pair"]
     assert found[2][0].endswith("a.jsonl:1") and found[3][0].endswith("a.jsonl:2")
 
 
@@ -100,6 +103,8 @@ def test_half_a_benchmark_is_an_error(tmp_path: Path) -> None:
         ("bad.jsonl", b'{"q": "one"}\n{"q": \n'),
         ("cut.jsonl.gz", gzip.compress(b'{"q": "one"}\n' * 1000)[:-20]),
         ("latin.txt", b"caf\xe9 \xff"),
+        ("latin.csv", b"a,caf\xe9 \xff\n"),
+        ("broken.jsonl.gz", gzip.compress(random.Random(0).randbytes(5000))[:20] + b"\xff" * 500),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=f"against: .*{name}"):

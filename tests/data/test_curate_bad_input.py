@@ -104,3 +104,23 @@ def test_two_jobs_on_one_folder(tmp_path: Path) -> None:
     hostile(tmp_path / "in")
     with locked(tmp_path / "out", "busy"), pytest.raises(UserError, match="another process is curating"):
         run(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_limit_on_bad_records_is_held_to_and_costs_no_work_when_it_is_raised(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": f"{ENGLISH} {number}"}) for number in range(9)]
+    (tmp_path / "in.jsonl").write_text("\n".join([*rows, "no json"]))
+    lines: list[str] = []
+
+    def limited(limit: float) -> Curated:
+        curation = {"normalise": {}, "workers": 1}
+        data = {"sources": [{"path": str(tmp_path / "in.jsonl")}], "curate": curation, "bad_line_limit": limit}
+        section = DataSection.model_validate(data)
+        return curate(resolve(section.sources), tmp_path / "out", settings_of(section), lines.append)
+
+    with pytest.raises(UserError, match="1 of 10 records are bad"):
+        limited(0.01)
+    assert limited(0.1).report["kept"] == 9
+    assert any("going on" in line for line in lines)
+    with pytest.raises(UserError, match="1 of 10 records are bad"):
+        limited(0.05)
+    assert "reused" not in lines[-1] and limited(0.1).report["kept"] == 9 and "reused" in lines[-1]

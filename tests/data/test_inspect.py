@@ -90,3 +90,18 @@ def test_a_stage_is_switched_off_and_on(result: Path, tmp_path: Path) -> None:
     done = json.loads(danlu("data", "filter", result.parent / "in.jsonl", "--output", tmp_path / "out", *rest).stdout)
     assert done["kept"] == 6 - done["rules"].get("dedup.near", 0)
     assert [row["stage"] for row in done["waterfall"]] == ["read", "normalise", "language", "dedup", "kept"]
+
+
+def test_other_fields_may_hold_what_strict_json_lacks(tmp_path: Path) -> None:
+    rows = [
+        f'{{"text": "{text}", "other": {other}}}' for text in (ENGLISH + "\\n\\n\\n", "short") for other in ("NaN", r'"\ud800"')
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(row.replace("\n", "\\n") for row in rows))
+    out = tmp_path / "out"
+    done = danlu("data", "filter", tmp_path / "in.jsonl", "--output", out, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["kept"], report["rejected"]) == (2, 2)
+    assert [one["text"] for one in inspected(out)] == ["short"] * 2
+    assert [one["text"] for one in inspected(out, "--kept", "--characters", 9999)] == [ENGLISH.strip()] * 2
+    assert [json.loads(line)["other"] for line in (out / "kept" / "00000.jsonl").read_text().splitlines()][1] == "\ud800"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from safetensors.numpy import save_file
 
 from danlu.cli import cli
-from danlu.data.curate.linear.fit import auc, calibration_error, fit, platt
+from danlu.data.curate.linear.fit import auc, calibration_error, fit, measured, platt
 from danlu.data.curate.linear.model import LONGEST, Linear, sigmoid
 from danlu.data.curate.quality_model import QualityModel
 from danlu.data.curate.stage import Rejected
@@ -182,3 +182,8 @@ def test_train_scorer_says_what_is_wrong(tmp_path: Path) -> None:
         assert isinstance(done.exception, UserError)
         with pytest.raises(UserError, match=words):
             raise done.exception
+
+
+def test_what_cannot_be_measured_is_said_so() -> None:
+    found = measured(np.array([0.1, 0.2]), np.array([0.0, 0.0]))
+    assert found == {"auc": None, "precision": None, "recall": None, "calibration_error": 0.15}

@@ -75,6 +75,13 @@ def test_the_same_to_the_byte_though_a_worker_is_killed(source: Any, tmp_path: P
     assert len(list((there.folder / "kept").iterdir())) > 3 and there.report["noise"]["achieved"] > 0
 
 
+def test_paths_are_those_of_who_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_texts(family(3), tmp_path / "in")
+    monkeypatch.chdir(tmp_path)  # the cluster was started elsewhere
+    done = curate(resolve([Source(path="in")]), Path("out"), Settings(plan=PLAN, executor="ray"), quiet)
+    assert done.report["unreadable"] == 0 and Path("out/kept").is_dir()
+
+
 def test_a_job_that_kills_every_worker_ends_with_one_line(source: Any, tmp_path: Path) -> None:
     with pytest.raises(DanluError, match="a worker process was killed"):
         curate(source, tmp_path / "out", Settings((killing(99, tmp_path / "flags"),), PLAN, executor="ray"), quiet)

@@ -20,6 +20,7 @@ FOUND = {
     "email": [
         "write to jane.doe+news@mail.example.co.uk today",
         "邮箱：zhangsan_88@163.com，谢谢",
+        "联系邮箱zhangsan@163.com谢谢",
         "bob [at] example [dot] org",
         "<a href='mailto:x@y.io'>",
     ],
@@ -38,7 +39,13 @@ FOUND = {
     ],
     "id_card": ["身份证号11010519491231002X", "证件 440524188001010014 号", "SSN 219-09-9999."],
     "bank_card": ["card 4111 1111 1111 1111 exp", "5500005555555559", "卡号6222021234567890128", "3782-822463-10005"],
-    "ip": ["from 8.8.8.8 port 53", "http://93.184.216.34/a", "来自 114.114.114.114 的", "2606:2800:220:1:248:1893:25c8:1946"],
+    "ip": [
+        "from 8.8.8.8 port 53",
+        "http://93.184.216.34/a",
+        "来自 114.114.114.114 的",
+        "2606:2800:220:1:248:1893:25c8:1946",
+        "地址2a00:1450:4001::200e是",
+    ],
     "key": [
         "aws AKIAIOSFODNN7EXAMPLE here",
         "token ghp_" + "a1B2" * 9,
@@ -47,6 +54,7 @@ FOUND = {
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
         'password = "k3J9x0Qw7ZpL2mN8vB4t"',
         "API_KEY: 9f86d081884c7d659a2feaa0c55ad015",
+        "密码为：k3J9x0Qw7ZpL2mN8vB4t请保管",
         "xoxb-1234567890-abcdefghij",
     ],
 }

@@ -80,6 +80,8 @@ def test_bad_rows_of_a_table_are_named(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(read, "LONGEST", 1000)
     found, ledger = run(tmp_path / "d.csv", b'text\none\n"' + b"never closed\n" * 500)
     assert found == ["one"] and "quote is not closed" in ledger.examples[0]
+    found, ledger = run(tmp_path / "e.csv", b"text,id\none,1\n" + b"x" * 5000)
+    assert found == ["one"] and "a line of more than 1,000 characters" in ledger.examples[0]
     assert csv.field_size_limit() != 1000
 
 
@@ -94,7 +96,12 @@ def test_the_main_text_of_a_page(tmp_path: Path, charset: str) -> None:
 def test_pages_without_text_and_without_markup(tmp_path: Path) -> None:
     assert run(tmp_path / "a.html", b"<html><body><script>x()</script></body></html>")[1].empty == 1
     assert run(tmp_path / "b.html", b"")[1].empty == 1
-    assert run(tmp_path / "c.html", bytes(range(256)) * 20)[1].records == 1
+    _, ledger = run(tmp_path / "c.html", bytes(range(256)) * 20)
+    assert "binary data" in ledger.examples[0]
+    _, ledger = run(tmp_path / "d.html", b"<html><body>" + b"<Div>" * 300_000 + STORY.encode())  # else it takes hours
+    assert "nested more than" in ledger.examples[0]
+    found, _ = run(tmp_path / "e.html", page("<div>" * 1500 + STORY + "</div>" * 1500).encode())
+    assert STORY in found[0]
 
 
 PAGES = [

@@ -268,3 +268,10 @@ def test_web_pages_without_the_package_for_them(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UserError, match=r'has 1 file such as .*b\.html.*pip install "danlu\[web\]".*exclude: \["\*\.html"\]'):
         resolve([source(str(tmp_path))])
     assert len(resolve([source(str(tmp_path), exclude=["*.html"])]).files) == 1
+
+
+def test_code_is_told_by_the_name_under_any_compression(tmp_path: Path) -> None:
+    names = ["a.py", "b.PY.gz", "c.py.zst", "d.md", "e.py.txt"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x")
+    assert [file.code for file in resolve([source(tmp_path)]).files] == [True, True, True, False, False]

@@ -15,9 +15,26 @@ from danlu.errors import UserError
 
 if TYPE_CHECKING:
     from danlu.data.curate.job import Curated
+    from danlu.recipe.data_sections import DataSection
 
 STAGES = ("normalise", "boilerplate", "language", "quality")
 """What `danlu data filter` does unless it is told otherwise."""
+
+
+def curate_into(output: Path, data: DataSection, as_json: bool) -> None:
+    """Curate the sources of a data section into a folder, and print what became of them."""
+    from danlu.data.curate.job import curate, settings_of, summary
+    from danlu.data.sources import resolve
+
+    try:
+        listing = resolve(data.sources)
+    except UserError as error:
+        raise UserError(re.sub(r"^data\.sources\[\d+\]\.path: ", "", str(error))) from None
+    done = curate(listing, Path(os.path.abspath(output)), settings_of(data), note)
+    if as_json:
+        print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
+    else:
+        click.echo(summary(done))
 
 
 @click.command(name="filter")
@@ -44,8 +61,6 @@ def filter_documents(
       danlu data filter crawl --output clean --set noise_ratio=0.07 --set dedup=default
     """
     from danlu import recipe as recipes
-    from danlu.data.curate.job import curate, settings_of, summary
-    from danlu.data.sources import resolve
 
     tree = {
         "name": "filter",
@@ -59,16 +74,7 @@ def filter_documents(
     recipe = recipes.parse(tree, [f"data.curate.{override}" for override in overrides])
     for line in recipes.ignored(recipe):
         note(f"warning: {line}")
-    data = recipe.data
-    try:
-        listing = resolve(data.sources)
-    except UserError as error:
-        raise UserError(re.sub(r"^data\.sources\[\d+\]\.path: ", "", str(error))) from None
-    done = curate(listing, Path(os.path.abspath(output)), settings_of(data), note)
-    if as_json:
-        print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
-    else:
-        click.echo(summary(done))
+    curate_into(output, recipe.data, as_json)
 
 
 @click.command()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import click
 
-from danlu.cli.common import JSON, Verbs, note, print_json
-from danlu.cli.curating import filter_documents, inspect
+from danlu.cli.common import JSON, Verbs, note
+from danlu.cli.curating import curate_into, filter_documents, inspect
 from danlu.cli.decontaminating import decontaminate
 from danlu.cli.scorers import train_scorer
 from danlu.errors import UserError
@@ -75,8 +73,6 @@ def dedup(
     """
     from pydantic import ValidationError
 
-    from danlu.data.curate.job import curate, settings_of, summary
-    from danlu.data.sources import resolve
     from danlu.recipe.data_sections import DataSection
     from danlu.recipe.explain import from_validation
     from danlu.recipe.ignored import beside_equal
@@ -98,15 +94,7 @@ def dedup(
     assert section.curate is not None and section.curate.dedup is not None
     for line in beside_equal(section.curate.dedup):
         note(f"warning: {line}")
-    try:
-        listing = resolve(section.sources)
-    except UserError as error:
-        raise UserError(re.sub(r"^data\.sources\[\d+\]\.path: ", "", str(error))) from None
-    done = curate(listing, Path(os.path.abspath(output)), settings_of(section), note)
-    if as_json:
-        print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
-    else:
-        click.echo(summary(done))
+    curate_into(output, section, as_json)
 
 
 for _verb in (filter_documents, decontaminate, train_scorer, inspect):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 
 import click
 
-from danlu.cli.common import JSON, note, print_json
-from danlu.errors import UserError
+from danlu.cli.common import JSON
+from danlu.cli.curating import curate_into
 
 
 @click.command()
@@ -46,8 +44,6 @@ def decontaminate(
       danlu data decontaminate 'crawl/*.jsonl.gz' --against tests --words 20 --output crawl-untested --json
     """
     from danlu import recipe as recipes
-    from danlu.data.curate.job import curate, settings_of, summary
-    from danlu.data.sources import resolve
 
     stage = {"against": list(against), "validation_words": None, "words": words, "threshold": threshold}
     tree = {
@@ -59,13 +55,4 @@ def decontaminate(
             "bad_line_limit": bad_line_limit,
         },
     }
-    data = recipes.parse(tree, []).data
-    try:
-        listing = resolve(data.sources)
-    except UserError as error:
-        raise UserError(re.sub(r"^data\.sources\[\d+\]\.path: ", "", str(error))) from None
-    done = curate(listing, Path(os.path.abspath(output)), settings_of(data), note)
-    if as_json:
-        print_json({name: value for name, value in done.report.items() if name not in ("identity", "shards")})
-    else:
-        click.echo(summary(done))
+    curate_into(output, recipes.parse(tree, []).data, as_json)

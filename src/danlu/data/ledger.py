@@ -42,6 +42,11 @@ class Ledger:
     current: BinaryIO | None = None
     """The file that is being read, for the progress."""
 
+    @classmethod
+    def of(cls, counts: Mapping[str, Any], limit: float) -> Ledger:
+        """The counts that another one's `as_dict` says, to hold them to a limit."""
+        return cls(limit, **{name: counts[name] for name in ("documents", "empty", "bad", "examples")})
+
     @property
     def records(self) -> int:
         """Everything that was looked at: lines of JSON lines, rows of Parquet, else files or their JSON values."""

@@ -160,9 +160,8 @@ def _archive(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document
 
 
 def _table(file: SourceFile, stream: Any, ledger: Ledger) -> Iterator[Document]:
-    delimiter = "\t" if ".tsv" in file.path.lower()[-8:] else ","
     number = 0
-    for number, text in rows(stream, file.text, delimiter, LONGEST):
+    for number, text in rows(stream, file.text, file.path, LONGEST):
         place = f"{file.path}:row {number}"
         if isinstance(text, NotText):
             ledger.skip(place, str(text))

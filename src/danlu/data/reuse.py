@@ -52,8 +52,8 @@ def reuse(recipe: Recipe, folder: Path, report: Callable[[str], None]) -> Prepar
     _check_tokenizer(recipe.data, prepared)
     check_vocabulary(prepared.vocab_size, recipe, "the tokenizer's vocabulary")
     check_sizes(prepared.index, recipe)
-    counted = {name: prepared.index["report"][name] for name in ("documents", "empty", "bad", "examples")}
-    Ledger(recipe.data.bad_line_limit, **counted).check()
+    curated = prepared.index.get("curation")  # which is what read the sources then
+    Ledger.of(curated["read"] if curated else prepared.index["report"], recipe.data.bad_line_limit).check()
     report(f"{folder}: already prepared, reused ({prepared.train.tokens:,} training tokens)")
     for line in _changes(recipe.data, prepared.index["sources"]):
         report(line)

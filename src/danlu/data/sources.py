@@ -10,7 +10,7 @@ import sysconfig
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from danlu.data import web
@@ -147,7 +147,10 @@ def _check_packages(files: Sequence[SourceFile], where: str) -> None:
 
 def _code(source: Source, path: str) -> bool:
     """Whether a file holds program code: as the source says, else by its name."""
-    return source.code if source.code is not None else PurePath(path.lower().removesuffix(".gz")).suffix in CODE
+    if source.code is not None:
+        return source.code
+    stem, suffix = os.path.splitext(path.lower())
+    return (os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix) in CODE
 
 
 def _find(source: Source, where: str, index: int, listing: Listing, any_kind: bool) -> tuple[str, list[str]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from danlu.data.text import NotText
@@ -12,6 +14,11 @@ from danlu.errors import UserError
 PAGES = ("text/html", "application/xhtml+xml")
 KINDS = ("page", "warc")
 """What files are called that are read here."""
+MOST_NUL = 1000
+"""Characters of which one may be NUL: text has none, and compressed data one in 256."""
+DEEPEST = 2000
+"""Divisions inside each other; the search for the main text takes time by the square of it, some 0.1 s for these."""
+_DIVISION = re.compile(r"<(/?)(?:div|article)\b", re.IGNORECASE)
 INSTALL = 'reading web pages takes one more package: pip install "danlu[web]"'
 
 
@@ -33,9 +40,20 @@ def page_text(data: bytes, encoding: str | None = None) -> str:
         raise UserError(INSTALL) from None
     try:
         html = bytes_to_str(data, encoding or detect_encoding(data) or "utf-8")
+        if html.count("\0") * MOST_NUL > len(html):
+            raise NotText("binary data, and no page")
+        if _depth(html) > DEEPEST:
+            raise NotText(f"divisions nested more than {DEEPEST:,} deep")
         return str(extract_plain_text(html, main_content=True, alt_texts=False))
+    except NotText:
+        raise
     except (ValueError, LookupError, RuntimeError, TypeError) as error:
         raise NotText(f"no HTML that can be read: {error}") from None
+
+
+def _depth(html: str) -> int:
+    """How many divisions stand inside each other at most, unclosed ones too."""
+    return max(accumulate(-1 if closing else 1 for closing in _DIVISION.findall(html)), default=0)
 
 
 def archived(stream: Any, longest: int) -> Iterator[tuple[str, str | NotText]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -59,7 +60,10 @@ def _rows(done: Curated, part: str) -> Iterator[dict[str, Any]]:
             continue
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                row = decode(line)
+                try:
+                    row = decode(line)
+                except ValueError:  # NaN, or half of a surrogate pair, which a document's other fields may hold
+                    row = json.loads(line)
                 if part == LEFT_OUT:
                     text = pick(row.pop("document"), shard["field"])
                     yield {**row, "text": text}

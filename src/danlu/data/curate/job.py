@@ -52,7 +52,7 @@ FAR_BELOW = 1e9
 
 @dataclass(frozen=True)
 class Settings:
-    """What is done, and with how much of the machine; the last three change no byte of the result."""
+    """What is done, and with how much of the machine; the last four change no byte of the result."""
 
     stages: tuple[Stage, ...] = ()
     plan: Plan | None = None
@@ -154,6 +154,7 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
                 raise UserError(
                     f"{folder}: was made from other input or with other settings; choose another folder, or delete it"
                 )
+            Ledger.of(done.report["read"], settings.bad_line_limit).check()
             report(f"{folder}: already curated, reused ({done.report['kept']:,} documents)")
             return done
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -194,7 +195,7 @@ def summary(done: Curated) -> str:
 
 def _identity(listing: Listing, settings: Settings) -> str:
     """SHA-256 of all that the result depends on."""
-    parts: list[Any] = [__version__, repr(settings.plan), [repr(stage) for stage in settings.stages], settings.bad_line_limit]
+    parts: list[Any] = [__version__, repr(settings.plan), [repr(stage) for stage in settings.stages]]
     if settings.paragraphs is not None:
         parts.append(repr(settings.paragraphs))
     if settings.noise_ratio:

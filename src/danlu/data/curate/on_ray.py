@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -27,10 +28,11 @@ def each_on_ray(jobs: Iterable[Job], workers: int) -> Iterator[tuple[int, Any]]:
     ray = _connected()
     call = ray.remote(max_retries=3)(_called)
     at_once = workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    here = os.getcwd()
     waiting: dict[Any, int] = {}
     try:
         for number, job in enumerate(jobs):
-            waiting[call.remote(*job)] = number
+            waiting[call.remote(here, *job)] = number
             if len(waiting) >= at_once:
                 yield from _finished(ray, waiting)
         while waiting:
@@ -58,8 +60,9 @@ def _connected() -> Any:
     return ray
 
 
-def _called(function: Any, *arguments: Any) -> Any:
-    """A job, in a worker."""
+def _called(here: str, function: Any, *arguments: Any) -> Any:
+    """A job, in a worker; paths may be relative to `here`, the folder of who started it."""
+    os.chdir(here)
     gc.freeze()
     return function(*arguments)
 

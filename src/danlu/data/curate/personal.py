@@ -20,7 +20,8 @@ from danlu.recipe.text_sections import PersonalKind, PersonalSection
 
 EMAIL = re.compile(
     r"(?<![\w.+%/@-])(?!git@)[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@|\s?[\[(]at[\])]\s?)"
-    r"(?:[A-Za-z0-9-]{1,63}(?:\.|\s?[\[(]dot[\])]\s?)){1,6}[A-Za-z]{2,24}(?![A-Za-z0-9(])"
+    r"(?:[A-Za-z0-9-]{1,63}(?:\.|\s?[\[(]dot[\])]\s?)){1,6}[A-Za-z]{2,24}(?![A-Za-z0-9(])",
+    re.ASCII,
 )
 _CHINA = r"(?:(?:\+|00)86[- ]?)?1[3-9]\d(?:[- ]?\d{4}){2}"
 _CHINA_LANDLINE = r"(?:(?:\+|00)86[- ]?)?\(?0(?:10|2\d|[3-9]\d{2})(?:\)[ -]?|[ -])[2-8]\d{6,7}"
@@ -34,7 +35,7 @@ CARD = re.compile(
     r"(?<![\w.-])[2-6]\d{3}(?:([ -]?)\d{4}(?:\1\d{4}){2}(?:\1\d{1,3})?|([ -]?)\d{6}\2\d{5})(?![\w-]|\.\d)", re.ASCII
 )
 IPV4 = re.compile(r"(?<![\w.-])(?<![A-Za-z]/)(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\w)", re.ASCII)
-IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:|:){2,7}(?::?[0-9A-Fa-f]{1,4})?(?![\w:])")
+IPV6 = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:|:){2,7}(?::?[0-9A-Fa-f]{1,4})?(?![\w:])", re.ASCII)
 _VERSION = re.compile(r"(?:\bv(?:er(?:sion)?)?|\brelease|\bbuild|\bfirmware|\bupdate|版本|固件)[\s.:：=号为是]*$", re.IGNORECASE)
 _SECTION = re.compile(r"(?:^|\n)[\s#*§(]*$")
 _BLOCK = (
@@ -49,7 +50,7 @@ KEY = re.compile(
 )
 ASSIGNED = re.compile(
     r"(?i)((?:secret|token|passwd|password|api_?key|access_?key|private_?key|密码|口令|密钥)[\w-]*[\"']?\s*(?:[:=：]|=>)\s*[\"'`]?)"
-    r"([A-Za-z0-9+/_=-]{20,200})(?![\w.(\[])"
+    r"([A-Za-z0-9+/_=-]{20,200})(?![A-Za-z0-9_.(\[])"
 )
 LEAST_ENTROPY = 3.3
 """Bits a character from which letters and digits that are assigned to a secret are one, and no name or path."""

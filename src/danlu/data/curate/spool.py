@@ -40,7 +40,10 @@ def line_of(document: Document, text: str | None, field: str) -> bytes:
     for name in path[:-1]:
         holder = holder[name]
     holder[path[-1]] = document.text
-    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    try:
+        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair in another field, which is none of our business
+        return json.dumps(record).encode() + b"\n"
 
 
 def rejection(stage: str, rule: str, value: float | str, place: str, line: bytes, **more: Any) -> bytes:

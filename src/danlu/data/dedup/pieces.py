@@ -54,8 +54,7 @@ def _pieces(data: Array, ends: Array, least: int, fold: Array, hashes: Array, pl
     found = np.empty(longest // 2 + 2, np.uint64)
     count = start = 0
     for document in range(len(ends)):
-        line = at = 0
-        at = start
+        line, at = 0, start
         paragraph, long, lines = U64(0), 0, 0  # hash and words so far, and lines
         while at <= ends[document]:
             stop = at

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 
 from danlu.data.json_values import json_values
 from danlu.data.ledger import Ledger
 from danlu.data.read import LONGEST, decompressed, documents
 from danlu.data.sources import Listing, SourceFile, format_of, resolve
-from danlu.data.text import NotText, decode
+from danlu.data.table import records
+from danlu.data.text import decode
 from danlu.errors import UserError
 from danlu.recipe.data_sections import Source
 
@@ -50,14 +50,14 @@ def benchmark_texts(against: Sequence[str]) -> Iterator[tuple[str, str]]:
                             yield f"{file.path}:{number}", text
             elif kind == "table":
                 with open(file.path, "rb") as raw, decompressed(raw, compression) as stream:
-                    for number, row in enumerate(csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline="")), 1):
+                    for number, row in enumerate(records(stream, file.path, LONGEST), 1):
                         for text in row:
                             yield f"{file.path}:row {number}", text
             elif kind == "parquet":
                 yield from _parquet(file)
             else:
                 yield from _plain(file)
-        except (OSError, EOFError, NotText, ValueError, csv.Error) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise UserError(f"{WHERE}: {file.path}: cannot be read: {error}") from None
 
 
@@ -92,7 +92,7 @@ def _parquet(file: SourceFile) -> Iterator[tuple[str, str]]:
 def _strings(value: object) -> Iterator[str]:
     """All texts of a JSON value, to any depth, with those of one record's lists and fields apart."""
     if isinstance(value, str):
-        yield value
+        yield value.encode("utf-8", "replace").decode()  # half of a surrogate pair is no character
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _strings(part)

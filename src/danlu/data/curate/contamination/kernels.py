@@ -6,12 +6,10 @@ character of a script without blanks is a word by itself.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.compiled import compiled
 from danlu.data.dedup.fold import ALONE, IGNORED, SEPARATOR
 
 _U64 = np.uint64
@@ -19,21 +17,13 @@ _WORD, _ROLL, _MIX = _U64(0x9E3779B97F4A7C15), _U64(0xD1342543DE82EF95), _U64(0x
 _ALONE, _IGNORED, _SEPARATOR = np.uint32(ALONE), np.uint32(IGNORED), np.uint32(SEPARATOR)
 
 
-def _compiled(function: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder for the cache can be written: compile in every process
-        return numba.njit(**options)(function)
-
-
-@_compiled
+@compiled
 def _mixed(value: np.uint64) -> np.uint64:
     value = (value ^ value >> _U64(32)) * _MIX
     return value ^ value >> _U64(29)
 
 
-@_compiled
+@compiled
 def words(codes: Array, fold: Array, out: Array, ends: Array) -> int:
     """Hash the words of code points into `out` (uint64) and where each ends into `ends` (int64); return how many there are."""
     found = 0
@@ -58,7 +48,7 @@ def words(codes: Array, fold: Array, out: Array, ends: Array) -> int:
     return found
 
 
-@_compiled
+@compiled
 def grams(hashed: Array, size: int, out: Array) -> int:
     """Hash every `size` words in a row of `hashed` into `out`; return how many there are. 0 stands for no gram."""
     drop = _U64(1)
@@ -74,7 +64,7 @@ def grams(hashed: Array, size: int, out: Array) -> int:
     return max(0, len(hashed) - size + 1)
 
 
-@_compiled
+@compiled
 def fill(keys: Array, rows: Array, grams: Array) -> None:
     """Put different grams into an open table with room for them (a power of two); rows holds their numbers."""
     mask = _U64(len(keys) - 1)
@@ -85,7 +75,7 @@ def fill(keys: Array, rows: Array, grams: Array) -> None:
         keys[slot], rows[slot] = grams[number], number
 
 
-@_compiled
+@compiled
 def first_match(keys: Array, rows: Array, asked: Array) -> tuple[int, int]:
     """(number of the first gram asked for that is in the table, its number there), or (-1, -1)."""
     mask = _U64(len(keys) - 1)

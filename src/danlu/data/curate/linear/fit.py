@@ -49,14 +49,15 @@ def fit(texts: Sequence[str], targets: Array, seed: int = 0, bits: int = BITS) -
     )
 
 
-def measured(chances: Array, targets: Array, threshold: float = 0.5) -> dict[str, float]:
-    """AUC, and precision and recall of the class 1 at a threshold; nan where a class is missing."""
+def measured(chances: Array, targets: Array, threshold: float = 0.5) -> dict[str, float | None]:
+    """AUC, and precision and recall of the class 1 at a threshold; None where a class is missing."""
     said = chances >= threshold
     right = float((said & (targets == 1)).sum())
+    area = auc(chances, targets)
     return {
-        "auc": round(auc(chances, targets), 4),
-        "precision": round(right / float(said.sum()), 4) if said.any() else float("nan"),
-        "recall": round(right / float((targets == 1).sum()), 4) if (targets == 1).any() else float("nan"),
+        "auc": None if np.isnan(area) else round(area, 4),
+        "precision": round(right / float(said.sum()), 4) if said.any() else None,
+        "recall": round(right / float((targets == 1).sum()), 4) if (targets == 1).any() else None,
         "calibration_error": round(calibration_error(chances, targets), 4),
     }
 

@@ -8,12 +8,11 @@ one; a character of a script without blanks is a word by itself.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numba
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.compiled import compiled
 
 _U64 = np.uint64
 _STEP, _MIX = _U64(0x9E3779B97F4A7C15), _U64(0xBF58476D1CE4E5B9)
@@ -23,20 +22,13 @@ _IGNORED = np.uint32(1)
 GRAMS = 4
 
 
-def _compiled(function: Any) -> Any:
-    try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # no folder for the cache can be written: compile in every process
-        return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-@_compiled
+@compiled
 def _mixed(value: np.uint64) -> np.uint64:
     value = (value ^ value >> _U64(31)) * _MIX
     return (value ^ value >> _U64(29)) * _STEP
 
 
-@_compiled
+@compiled
 def plain(code: np.uint32, fold: Array) -> np.uint32:
     """A character as it counts; the highest bit marks one that is a word by itself, 0 is to be passed over."""
     entry = fold[code] if code < len(fold) else np.uint32(0)
@@ -47,7 +39,7 @@ def plain(code: np.uint32, fold: Array) -> np.uint32:
     return np.uint32(48) if 48 <= entry <= 57 else entry
 
 
-@_compiled
+@compiled
 def features(codes: Array, fold: Array, shift: int, counts: Array, seen: Array) -> int:
     """Count the features of one document; return how many differ, with their numbers in `seen`.
 
@@ -99,7 +91,7 @@ def features(codes: Array, fold: Array, shift: int, counts: Array, seen: Array) 
     return found
 
 
-@_compiled
+@compiled
 def _normalise(counts: Array, seen: Array, found: int) -> None:
     """Counts to their square roots, over the length of that vector."""
     total = 0.0
@@ -110,7 +102,7 @@ def _normalise(counts: Array, seen: Array, found: int) -> None:
         counts[seen[i]] = math.sqrt(counts[seen[i]]) * scale
 
 
-@_compiled
+@compiled
 def logits(codes: Array, ends: Array, fold: Array, weights: Array, bias: float, out: Array) -> None:
     """out[d] = bias + weights . features of document d, whose characters end at ends[d]."""
     shift = 64 - int(math.log2(len(weights)) + 0.5)
@@ -131,7 +123,7 @@ def logits(codes: Array, ends: Array, fold: Array, weights: Array, bias: float, 
         start = ends[d]
 
 
-@_compiled
+@compiled
 def train(
     codes: Array,
     ends: Array,

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from danlu.data.arrays import Array
+from danlu.data.compiled import compiled
 from danlu.data.curate.quality import classes as c
 
 _U64 = np.uint64
@@ -58,15 +58,7 @@ _LOREM, _IPSUM = _U64(_hash("lorem")), _U64(_hash("ipsum"))
 _COMMON = np.array([[ord(form[0]), ord(form[-1])] for form in COMMON], np.int64)
 
 
-def _compiled(function: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
-    try:
-        return nb.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder for the cache can be written: compile in every process
-        return nb.njit(**options)(function)
-
-
-@_compiled
+@compiled
 def _code(data: Array, at: int) -> Any:
     """(bytes, code point) of the character that begins at `at`."""
     lead = np.int64(data[at])
@@ -80,7 +72,7 @@ def _code(data: Array, at: int) -> Any:
     return 4, code | np.int64(data[at + 3] & 0x3F)
 
 
-@_compiled
+@compiled
 def _bits(mask: int) -> int:
     count = 0
     while mask:
@@ -89,7 +81,7 @@ def _bits(mask: int) -> int:
     return count
 
 
-@_compiled
+@compiled
 def _common(code: int) -> int:
     for index in range(len(_COMMON)):
         if code == _COMMON[index, 0] or code == _COMMON[index, 1]:
@@ -97,7 +89,7 @@ def _common(code: int) -> int:
     return 0
 
 
-@_compiled
+@compiled
 def _scan(
     data: Array, start: int, stop: int, flags: Array, out: Array,
     units: Array, sizes: Array, lines: Array, line_sizes: Array, paragraphs: Array, paragraph_sizes: Array,
@@ -236,7 +228,7 @@ def _scan(
     return words
 
 
-@_compiled
+@compiled
 def _slots(count: int, keys: Array) -> int:
     """Clear as much of the table as `count` entries need; return the mask of its size."""
     size = 4
@@ -246,7 +238,7 @@ def _slots(count: int, keys: Array) -> int:
     return size - 1
 
 
-@_compiled
+@compiled
 def _slot(key: np.uint64, mask: int, keys: Array) -> Any:
     """Where a key, which is not 0, stands in the table or would stand."""
     at = np.int64((key ^ (key >> _U64(32))) & _U64(mask))
@@ -255,7 +247,7 @@ def _slot(key: np.uint64, mask: int, keys: Array) -> Any:
     return at
 
 
-@_compiled
+@compiled
 def _repeated(hashes: Array, sizes: Array, count: int, keys: Array) -> tuple[int, int]:
     """How many of some pieces equal one before them, and the characters in those."""
     mask = _slots(count, keys)
@@ -270,7 +262,7 @@ def _repeated(hashes: Array, sizes: Array, count: int, keys: Array) -> tuple[int
     return number, characters
 
 
-@_compiled
+@compiled
 def _rows(grams: Array, count: int, length: int, ends: Array, keys: Array, counts: Array) -> tuple[int, int]:
     """Of rows of `length` words: characters in the commonest one over all its places, and in those that were there before.
 
@@ -295,7 +287,7 @@ def _rows(grams: Array, count: int, length: int, ends: Array, keys: Array, count
     return top, covered
 
 
-@_compiled
+@compiled
 def _repeats(
     units: Array, sizes: Array, words: int, factor: int, out: Array, grams: Array, ends: Array, keys: Array, counts: Array
 ) -> None:
@@ -321,7 +313,7 @@ def _repeats(
         out[TOP_2 + row - 2] = min(1.0, share)
 
 
-@_compiled
+@compiled
 def measure(data: Array, stops: Array, flags: Array, out: Array) -> None:
     """Measure the texts that lie back to back in `data`, text d up to stops[d], into out (texts, MEASURES) float64."""
     longest = start = 0

@@ -33,7 +33,7 @@ def rules_markdown() -> str:
         side = "at least" if rule.field.startswith("least_") else "at most"
         only = f" Only texts in `{rule.language}`." if rule.language else ""
         limit = section.model_fields[rule.field].default
-        parts.append(f"| `{rule.field}` | {side} {limit:,g} | {rule.what}{only} |".replace("1e+05", "100,000"))
+        parts.append(f"| `{rule.field}` | {side} {limit:,g} | {rule.what}{only} |")
         if rule is RULES[-1] or RULES[RULES.index(rule) + 1].family != family:
             parts.append("")
     return "\n".join(parts)
