@@ -7,6 +7,7 @@ from itertools import pairwise
 from danlu.model.shape import nearest_divisors
 from danlu.recipe.explain import Problem
 from danlu.recipe.fields import listed
+from danlu.recipe.offered import OFFERED
 from danlu.recipe.resolve import combine
 from danlu.recipe.sections import Recipe
 
@@ -57,9 +58,10 @@ def _conversations(recipe: Recipe) -> list[Problem]:
 def _adapters(recipe: Recipe) -> list[Problem]:
     if recipe.train.lora is None:
         return []
+    engine = recipe.train.engine
     found = {
         "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
-        "is not there on the paddle engine yet; give train.engine torch, or leave it out": recipe.train.engine == "paddle",
+        f"is not part of the {engine} engine yet; give train.engine torch, or leave it out": not OFFERED[engine].lora,
     }
     return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
 

@@ -162,5 +162,5 @@ def test_what_cannot_be() -> None:
     tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}, "train": {"lora": {}}}
     with pytest.raises(UserError, match=r"name it in model\.hugging_face"):
         parse(tree, [])
-    with pytest.raises(UserError, match="not there on the paddle engine yet"):
+    with pytest.raises(UserError, match="not part of the paddle engine yet"):
         parse(tree | {"model": {"hugging_face": "x"}}, ["train.engine=paddle"])
