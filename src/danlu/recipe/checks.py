@@ -7,7 +7,6 @@ from itertools import pairwise
 from danlu.model.shape import nearest_divisors
 from danlu.recipe.explain import Problem
 from danlu.recipe.fields import listed
-from danlu.recipe.offered import OFFERED
 from danlu.recipe.resolve import combine
 from danlu.recipe.sections import Recipe
 
@@ -56,14 +55,9 @@ def _conversations(recipe: Recipe) -> list[Problem]:
 
 
 def _adapters(recipe: Recipe) -> list[Problem]:
-    if recipe.train.lora is None:
+    if recipe.train.lora is None or recipe.model.hugging_face is not None:
         return []
-    engine = recipe.train.engine
-    found = {
-        "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
-        f"is not part of the {engine} engine yet; give train.engine torch, or leave it out": not OFFERED[engine].lora,
-    }
-    return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
+    return [Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face")]
 
 
 def _batch(recipe: Recipe) -> list[Problem]:

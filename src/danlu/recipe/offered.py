@@ -63,6 +63,7 @@ def check(recipe: Recipe) -> None:
         f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
+        "train.lora": train.lora is not None and not offered.lora,
         "watch.memory: true": recipe.watch.memory and not offered.operators,
         f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None and not offered.operators,
     }
