@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -61,6 +62,13 @@ def test_a_framework_that_is_not_installed_is_named_with_its_command(name: str, 
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *rest: None if wanted == name else found(wanted, *rest))
     with pytest.raises(UserError, match=rf"{name} is not installed.*pip install 'danlu\[{name},data\]'"):
         engines.create(recipe(f"train.engine={name}"), SHAPE)
+
+
+def test_the_version_is_that_of_whichever_package_brings_the_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engines.version(recipe()) == metadata.version("torch")
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: {"paddle": ["paddlepaddle-gpu"]})
+    monkeypatch.setattr(metadata, "version", {"paddlepaddle-gpu": "3.3.1"}.__getitem__)
+    assert engines.version(recipe("train.engine=paddle")) == "3.3.1"
 
 
 def test_importing_the_room_loads_no_framework() -> None:

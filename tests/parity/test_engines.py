@@ -17,7 +17,7 @@ from danlu.compare import first
 from danlu.compare.engines import lines
 from danlu.compare.steps import TRACE
 
-HERE = Path(__file__).parent
+FAULTS = Path(__file__).parents[1] / "faults"
 MODEL = {"layers": 2, "hidden_size": 32, "ffn_size": 64, "heads": 4, "kv_heads": 2, "max_sequence_length": 128}
 
 
@@ -41,13 +41,13 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "recipe.yaml"
 
 
-def compared(recipe: Path, *arguments: str, path: Path | None = None) -> tuple[int, dict[str, Any], str]:
+def compared(recipe: Path, *arguments: str, fault: str | None = None) -> tuple[int, dict[str, Any], str]:
     """Exit code, answer and what was said besides."""
     command = [sys.executable, "-m", "danlu", "compare-engines", str(recipe), "--runs", str(recipe.parent), "--json", *arguments]
     before = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if path is not None:
-        environment["PYTHONPATH"] = os.pathsep.join([str(path), *before])
+    if fault is not None:
+        environment |= {"DANLU_FAULT": fault, "PYTHONPATH": os.pathsep.join([str(FAULTS), *before])}
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}, ended.stderr
 
@@ -68,7 +68,7 @@ def test_fifty_steps_are_equal_also_with_a_change_of_engine_halfway(recipe: Path
 
 @pytest.mark.slow
 def test_a_planted_fault_is_found_and_its_layer_named(recipe: Path) -> None:
-    code, answer, _ = compared(recipe, "--steps", "1", path=HERE / "engine_fault")
+    code, answer, _ = compared(recipe, "--steps", "1", fault="head_gradient")
     assert code == 1 and not answer["equal"]
     found = answer["first_difference"]
     assert (found["step"], found["what"], found["where"]) == (1, "gradient", "lm_head.weight")

@@ -17,7 +17,8 @@ from danlu.plan.job import Dimensions, Job
 from danlu.plan.outcome import as_json, micro_batches, plan, timeline
 from danlu.plan.request import OFFLOADS, Request, from_recipe, given, recipe_fields
 from danlu.plan.search import SAME, Plan, cost, fits, search
-from danlu.plan.space import divisors, layouts
+from danlu.plan.space import divisors, layouts, techniques
+from danlu.recipe import offered
 
 H100 = load("h100-80gb")
 SEQUENCE, BATCH = 512, 16
@@ -38,8 +39,8 @@ def recipe(**sections: Any) -> recipes.Recipe:
     return recipes.parse(tree | {"train": train} | sections)
 
 
-def small() -> Request:
-    made = recipe()
+def small(**sections: Any) -> Request:
+    made = recipe(**sections)
     return from_recipe(made, recipes.resolve_shape(made, 4096))
 
 
@@ -48,9 +49,9 @@ def _layout(job: Job) -> tuple[Any, ...]:
     return (job.data, job.tensor, job.pipeline, job.zero_stage, job.sequence_parallel, schedule, job.micro_batch)
 
 
-@pytest.mark.parametrize("devices", [4, 6])
-def test_the_layouts_are_those_that_a_recipe_accepts(devices: int) -> None:
-    asked = small()
+@pytest.mark.parametrize(("engine", "devices"), [("torch", 4), ("torch", 6), ("paddle", 4), ("paddle", 6)])
+def test_the_layouts_are_those_that_a_recipe_and_its_engine_accept(engine: str, devices: int) -> None:
+    asked = small(train={"engine": engine})
     found = {_layout(job) for row in layouts(asked, H100, devices, "bf16") for job in row}
     valid = set()
     degrees = [(d, t, devices // d // t) for d in divisors(devices) for t in divisors(devices // d)]
@@ -58,13 +59,28 @@ def test_the_layouts_are_those_that_a_recipe_accepts(devices: int) -> None:
     for (data, tensor, pipeline), zero, sequence_parallel, schedule, micro in product(*choices):
         parallel = {"data": data, "tensor": tensor, "pipeline": pipeline, "zero_stage": zero, "schedule": schedule}
         try:
-            made = recipe(parallel={**parallel, "sequence_parallel": sequence_parallel}, memory={"micro_batch": micro})
+            parallel["sequence_parallel"] = sequence_parallel
+            made = recipe(train={"engine": engine}, parallel=parallel, memory={"micro_batch": micro})
             recipes.resolve_shape(made, 4096)
+            offered.check(made)
         except UserError:
             continue
         valid.add((data, tensor, pipeline, zero, sequence_parallel, schedule, micro))
     assert found == valid
     assert len(found) >= 8
+
+
+def test_paddle_is_planned_with_what_it_has_only() -> None:
+    def found(hardware: Hardware, precision: str, **train: Any) -> list[Job]:
+        asked = small(train={"engine": "paddle", **train})
+        rows = layouts(asked, hardware, 2, precision)
+        return [job for row in rows for group in techniques(asked, hardware, row[0]) for job in group]
+
+    jobs = found(H100, "bf16")
+    assert {job.recompute for job in jobs} == {"none", "full"} and {job.offload for job in jobs} == {"none"}
+    assert found(load("cpu"), "fp32") and not found(load("cpu"), "bf16")
+    assert not found(H100, "bf16", compile=True)
+    assert "torch engine" in small(train={"engine": "paddle"}).notes[0] and not small().notes
 
 
 def _everything(asked: Request, hardware: Hardware, devices: int) -> list[Plan]:

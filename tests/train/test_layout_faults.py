@@ -18,7 +18,7 @@ from danlu.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-FAULTS = Path(__file__).with_name("faults")
+FAULTS = Path(__file__).parents[1] / "faults"
 SETTINGS = ("train.steps=100000", "checkpoint.every=100000", "watch.print_every=1", "watch.hang_seconds=5")
 PIPELINE = ("parallel.pipeline=2", "memory.micro_batch=4")
 AFTER = "and the others were stopped; run the same command to go on from the last checkpoint"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 from danlu.engines.base import Engine, Gpus
@@ -12,7 +13,7 @@ from danlu.engines.meeting import Meeting
 from danlu.environment import Nodes, place
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
-from danlu.recipe import Recipe
+from danlu.recipe import Recipe, offered
 
 
 def check(recipe: Recipe) -> None:
@@ -20,36 +21,13 @@ def check(recipe: Recipe) -> None:
     name = recipe.train.engine
     if importlib.util.find_spec(name) is None:
         raise UserError(f"train.engine: {name} is not installed; install it with: pip install 'danlu[{name},data]'")
-    if name == "paddle":
-        _check_paddle(recipe)
+    offered.check(recipe)
 
 
-def _check_paddle(recipe: Recipe) -> None:
-    """What the paddle engine has no part for."""
-    train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
-    found = {
-        f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage == 3,
-        "parallel.sequence_parallel: true": parallel.sequence_parallel,
-        f"parallel.schedule: {parallel.schedule}": parallel.schedule == "zero-bubble",
-        "train.compile: true in several processes": train.compile and parallel.processes > 1,
-        f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none",
-        f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none",
-        "watch.memory: true": recipe.watch.memory,
-        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None,
-    }
-    for field, there in found.items():
-        if there:
-            raise UserError(f"{field} is not part of the paddle engine yet; use train.engine=torch, or leave it out")
-    if parallel.schedule == "interleaved" and parallel.pipeline < 3:
-        raise UserError(
-            f"parallel.schedule: interleaved takes 3 pipeline ranks or more in paddle, not {parallel.pipeline}; use 1f1b"
-        )
-    if memory.recompute == "selective":
-        raise UserError("memory.recompute: selective is not part of the paddle engine yet; use full, or train.engine=torch")
-    if train.device == "cpu" and train.precision != "fp32":
-        raise UserError(
-            f"train.precision: {train.precision} has no matrix products in paddle on a CPU; use fp32, or train.engine=torch"
-        )
+def version(recipe: Recipe) -> str:
+    """Of the framework that the recipe names, whichever of its packages is installed; without importing it."""
+    package = metadata.packages_distributions()[recipe.train.engine][0]
+    return metadata.version(package)
 
 
 def gpus() -> Gpus | None:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 import danlu
@@ -48,13 +47,10 @@ def begin(rank: Place, recipe: Recipe, data: str, run: Path, watches: bool) -> N
     identity = {
         "recipe": recipe.model_dump(mode="json"),
         "danlu": f"{danlu.__version__}, code {code_digest()}",
-        recipe.train.engine: metadata.version(_PACKAGES[recipe.train.engine]),
+        recipe.train.engine: engines.version(recipe),
         "data": data,
     }
     engines.meet(recipe, rank.rank, rank.processes).roll_call(identity, logs / "roll-call")
-
-
-_PACKAGES = {"torch": "torch", "paddle": "paddlepaddle"}
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Dimensions, Job, offload_kind
 from danlu.recipe import Recipe
+from danlu.recipe.offered import OFFERED, Offered
 from danlu.recipe.train_sections import MemorySection, ParallelSection
 
 SCHEDULES: tuple[str, ...] = get_args(ParallelSection.model_fields["schedule"].annotation)
@@ -33,6 +34,8 @@ class Request:
     """Fields of `Job` that are given, and not searched."""
     schedules: tuple[str, ...] = SCHEDULES
     offloads: tuple[str, ...] = OFFLOADS
+    offered: Offered = OFFERED["torch"]
+    """What the engine has a part for."""
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
     shape: ModelShape | None = None
@@ -53,7 +56,7 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
 
     A precision that the recipe leaves at its default is open too: mixed precision is the cheapest saving that there is.
     """
-    asked = recipe.train.precision
+    asked, offered = recipe.train.precision, OFFERED[recipe.train.engine]
     open_precision = "precision" not in recipe.train.model_fields_set
     return Request(
         name=recipe.name,
@@ -64,6 +67,8 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
         fixed=dict(fixed or {}),
+        offered=offered,
+        notes=(offered.note,) if offered.note else (),
         shape=shape,
     )
 

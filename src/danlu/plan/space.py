@@ -25,10 +25,12 @@ def layouts(request: Request, hardware: Hardware, devices: int, precision: str) 
     """Layouts without recompute and offload; the jobs of one list differ in their micro-batch alone, smallest first.
 
     Tensor ranks exchange activations in every layer, so they stay inside one machine; what the recipe refuses is left out.
-    There are none in a precision that the device does not have.
+    There are none in a precision that the device or the engine does not have.
     """
-    one, batch = request.dimensions, request.global_batch
-    if getattr(hardware.peak, precision) is None:
+    one, batch, offered = request.dimensions, request.global_batch, request.offered
+    if getattr(hardware.peak, precision) is None or (hardware.family == "cpu" and precision not in offered.cpu_precisions):
+        return
+    if request.compile and devices > 1 and not offered.compiled_layouts:
         return
     for tensor in _open(request, "tensor", divisors(devices)):
         if devices % tensor or not _splits(request, hardware, tensor):
@@ -60,12 +62,16 @@ def _splits(request: Request, hardware: Hardware, tensor: int) -> bool:
 
 def _variants(request: Request, basis: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """ZeRO stages, sequence parallelism and schedules that go with the degrees."""
+    offered = request.offered
     stages = [0] if basis["data"] == 1 else [0, 1, 3] if basis["pipeline"] > 1 else [0, 1, 2, 3]
-    splits_sequence = basis["tensor"] > 1 and request.sequence % basis["tensor"] == 0
+    stages = [stage for stage in stages if stage in offered.zero_stages]
+    splits_sequence = offered.sequence_parallel and basis["tensor"] > 1 and request.sequence % basis["tensor"] == 0
     for zero in _open(request, "zero_stage", stages):
         for sequence_parallel in _open(request, "sequence_parallel", [False, True] if splits_sequence else [False]):
             for schedule in _open(request, "schedule", request.schedules if basis["pipeline"] > 1 else ("1f1b",)):
-                if zero not in stages or (sequence_parallel and not splits_sequence):
+                if zero not in stages or (sequence_parallel and not splits_sequence) or schedule not in offered.schedules:
+                    continue
+                if schedule == "interleaved" and basis["pipeline"] < offered.interleaved_from:
                     continue
                 if schedule == "zero-bubble" and (zero >= 2 or request.compile):
                     continue  # its two backward passes would each gather parameters anew, and need a graph of their own
@@ -107,7 +113,8 @@ def _job(request: Request, fields: dict[str, Any]) -> Job:
 def techniques(request: Request, hardware: Hardware, job: Job) -> list[list[Job]]:
     """The layout with every kind of recompute, a list for each kind of offload, cheapest first."""
     modes = RECOMPUTE[:1] if job.schedule == "zero-bubble" else RECOMPUTE  # each of its backward passes would recompute anew
-    recomputes = [mode for mode in modes if request.fixed.get("recompute", mode[0]) == mode[0]]
+    kinds = request.offered.recomputes
+    recomputes = [mode for mode in modes if mode[0] in kinds and request.fixed.get("recompute", mode[0]) == mode[0]]
     if "recompute_every" in request.fixed:
         every = request.fixed["recompute_every"]
         recomputes = list(dict.fromkeys((kind, every if kind != "none" else 1) for kind, _ in recomputes))
@@ -115,7 +122,7 @@ def techniques(request: Request, hardware: Hardware, job: Job) -> list[list[Job]
     return [
         [job.with_(recompute=kind, recompute_every=every, offload=offload) for kind, every in recomputes]
         for offload in offloads
-        if _offloads(job, hardware, offload)
+        if (offload == "none" or request.offered.offload) and _offloads(job, hardware, offload)
     ]
 
 

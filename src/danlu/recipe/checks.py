@@ -55,13 +55,9 @@ def _conversations(recipe: Recipe) -> list[Problem]:
 
 
 def _adapters(recipe: Recipe) -> list[Problem]:
-    if recipe.train.lora is None:
+    if recipe.train.lora is None or recipe.model.hugging_face is not None:
         return []
-    found = {
-        "adapts a trained model; name it in model.hugging_face": recipe.model.hugging_face is None,
-        "is not there on the paddle engine yet; give train.engine torch, or leave it out": recipe.train.engine == "paddle",
-    }
-    return [Problem(("train", "lora"), text) for text, wrong in found.items() if wrong]
+    return [Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face")]
 
 
 def _batch(recipe: Recipe) -> list[Problem]:

@@ -153,6 +153,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
     job("load", shape_of(), do="load")
+    job("device", shape_of(), do="device")
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
     job("bf16", shape_of(), do="train", overrides=["train.precision=bf16"])
     good = randomised(shape_of()).parameters
@@ -310,3 +311,7 @@ def test_continuations(outcomes: Callable[[str], Outcome]) -> None:
 def test_what_cannot_be_done_is_named(name: str, words: str, outcomes: Callable[[str], Outcome]) -> None:
     error = outcomes(name).error
     assert error is not None and words in error and "\n" not in error
+
+
+def test_each_process_of_a_machine_takes_a_gpu_of_its_own(outcomes: Callable[[str], Outcome]) -> None:
+    assert str(outcomes("device").out["device"]) == "gpu:3"

@@ -7,15 +7,17 @@ to error.txt, where it is a UserError.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from danlu.engines.base import Sampling
 from danlu.engines.paddle.dropout import Dropout
-from danlu.engines.paddle.engine import PaddleEngine, paddle
+from danlu.engines.paddle.engine import PaddleEngine, _device, paddle
 from danlu.engines.paddle.pieces import turned
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
@@ -115,6 +117,18 @@ def load(folder: Path, job: dict[str, Any]) -> Arrays:
         except UserError as error:
             found[f"{workers} workers"] = np.array([*map(str, seen), str(error)])
     return found
+
+
+def device(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Which of a machine's GPUs the fourth of its processes takes, as far as can be told without any."""
+    recipe = parse({"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}}, ["train.engine=paddle"])
+    with (
+        patch.object(paddle.device, "is_compiled_with_cuda", lambda: True),
+        patch.object(paddle.device.cuda, "device_count", lambda: 8),
+        patch.object(paddle, "set_device", lambda name: f"Place({name})"),
+        patch.dict(os.environ, {"LOCAL_RANK": "3"}),
+    ):
+        return {"device": np.array(_device(recipe))}
 
 
 def main(root: Path) -> None:

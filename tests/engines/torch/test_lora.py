@@ -16,7 +16,7 @@ from danlu.engines.torch.engine import TorchEngine
 from danlu.errors import UserError
 from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
-from danlu.recipe import parse
+from danlu.recipe import offered, parse
 from danlu.recipe.resolve import resolve_shape
 
 BatchOf = Callable[..., dict[str, torch.Tensor]]
@@ -162,5 +162,5 @@ def test_what_cannot_be() -> None:
     tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}, "train": {"lora": {}}}
     with pytest.raises(UserError, match=r"name it in model\.hugging_face"):
         parse(tree, [])
-    with pytest.raises(UserError, match="not there on the paddle engine yet"):
-        parse(tree | {"model": {"hugging_face": "x"}}, ["train.engine=paddle"])
+    with pytest.raises(UserError, match="not part of the paddle engine yet"):
+        offered.check(parse(tree | {"model": {"hugging_face": "x"}}, ["data.tokenizer.path=x", "train.engine=paddle"]))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from danlu.engines.torch import optimizer
+from danlu.engines import loss_scale
 from danlu.engines.torch.engine import TorchEngine
 
 EngineOf = Callable[..., TorchEngine]
@@ -191,7 +191,7 @@ def test_loss_scale_overflow_halves_the_scale_and_recovers(engine_of: EngineOf, 
 def test_the_loss_scale_grows_after_good_steps(
     engine_of: EngineOf, batch_of: BatchOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimizer, "GROWTH_STEPS", 2)
+    monkeypatch.setattr(loss_scale, "GROWTH_STEPS", 2)
     engine = engine_of("train.precision=fp16", **TINY)
     with_scale(engine, tmp_path, 1024.0)
     assert [engine.train_step(batch_of(), 1e-3).loss_scale for _ in range(5)] == [1024, 1024, 2048, 2048, 4096]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -231,7 +232,7 @@ class PaddleEngine:
         if copy:
             weights, states = self.buffers.copy(weights), self.buffers.copy(states)
         alone = self.layout.hcg is None
-        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
+        return Snapshot({"scaler": self.optimizer.scale.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """A snapshot that is written at once; what is returned goes to ``load``."""
@@ -243,7 +244,7 @@ class PaddleEngine:
         """Whatever layout and engine wrote it."""
         self.load_weights(folder)
         self.optimizer.load_tensors(optimizer_states(folder), self.shapes, folder)
-        self.optimizer.load_state(state["scaler"])
+        self.optimizer.scale.load_state(state["scaler"])
 
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
@@ -333,4 +334,5 @@ def _device(recipe: Recipe) -> str:
                 "give train.precision fp32, or train.engine torch"
             )
         return str(paddle.set_device("cpu")) and "cpu"
-    return str(paddle.set_device("gpu:0")).removeprefix("Place(").removesuffix(")")
+    here = os.environ.get("LOCAL_RANK", "0")  # one GPU a process
+    return str(paddle.set_device(f"gpu:{here}")).removeprefix("Place(").removesuffix(")")

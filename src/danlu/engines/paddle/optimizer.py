@@ -11,7 +11,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from danlu.engines.base import LOSS_SCALE_OVERFLOW
+from danlu.engines.loss_scale import LossScale
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.shard import Reducer
@@ -20,29 +20,9 @@ from danlu.engines.stored import Stored
 from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.recipe import Recipe
 
-INITIAL_SCALE, GROWTH_STEPS = 2.0**16, 2000
 _MOMENTS = {"exp_avg": "moment1", "exp_avg_sq": "moment2"}
 """What checkpoints call a moment (in PyTorch's words), and what paddle does."""
 _STEP = "step"
-
-
-class LossScale:
-    """Dynamic loss scaling (Micikevicius et al. 2018): halved when a gradient overflows, doubled after 2,000 steps without."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-        self.value = INITIAL_SCALE if enabled else 1.0
-        self.good_steps = 0
-
-    def update(self, overflowed: bool) -> None:
-        """Learn from a step."""
-        if not self.enabled:
-            return
-        self.good_steps = 0 if overflowed else self.good_steps + 1
-        if overflowed:
-            self.value /= 2
-        elif self.good_steps == GROWTH_STEPS:
-            self.value, self.good_steps = self.value * 2, 0
 
 
 class Optimizer:
@@ -100,8 +80,8 @@ class Optimizer:
         The gradients are reduced, and freed in any case.
         """
         norm = self._global_norm() / self.loss_scale
-        skipped = None
-        if loss_is_finite and math.isfinite(norm):
+        skipped = self.scale.refuses(loss_is_finite, norm)
+        if skipped is None:
             clipping = self.settings.gradient_clipping
             factor = min(1.0, clipping / (norm + 1e-6)) if clipping > 0 else 1.0
             self._multiply_gradients(factor / self.loss_scale)
@@ -109,10 +89,6 @@ class Optimizer:
                 adamw.set_lr(learning_rate * group["learning_rate"])
                 update.step()
             self.steps += 1
-        elif not loss_is_finite:
-            skipped = "the loss is not finite"
-        else:
-            skipped = LOSS_SCALE_OVERFLOW if self.loss_scale > 1 else "the gradient is not finite"
         self.scale.update(skipped is not None)
         for update in self.updates:
             update.clear_grad(set_to_zero=False)
@@ -223,12 +199,3 @@ class Optimizer:
             "kept_gradients": len(self._gradients(self.parameters)),
             "updates": float(self.steps),
         }
-
-    def state(self) -> dict[str, Any]:
-        """The loss scaler's numbers (JSON)."""
-        return {"scale": self.scale.value, "good_steps": self.scale.good_steps} if self.scale.enabled else {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state``; what was saved in another precision holds none, and the scale starts anew."""
-        if state and self.scale.enabled:
-            self.scale.value, self.scale.good_steps = state["scale"], state["good_steps"]

@@ -16,7 +16,6 @@ from paddle.distributed.fleet.meta_parallel import ColumnParallelLinear, RowPara
 
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.layout import Layout
-from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 
 _COLUMNS, _ROWS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}, ("o_proj", "down_proj")
@@ -64,11 +63,6 @@ class VocabularyShard:
 
 def apply(model: CausalLM, shape: ModelShape, layout: Layout) -> None:
     """Put Fleet's layers in the place of this stage's."""
-    if shape.ffn_size % layout.tensor:
-        raise UserError(
-            f"parallel.tensor: the MLP's {shape.ffn_size} (model.ffn_size) does not split evenly over {layout.tensor} ranks; "
-            "give a divisor of it"
-        )
     filled = layout.tensor * -(-shape.vocab_size // layout.tensor)
     if model.model.embed_tokens is not None:
         model.model.embed_tokens = VocabParallelEmbedding(filled, shape.hidden_size)

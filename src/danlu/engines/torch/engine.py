@@ -287,7 +287,7 @@ class TorchEngine:
         if copy:
             weights, states = self.buffers.copy(weights), self.buffers.copy(states)
         alone = self.layout.mesh is None
-        return Snapshot({"scaler": self.optimizer.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
+        return Snapshot({"scaler": self.optimizer.scale.state()}, lambda folder: write(weights, states, folder, self.rank, alone))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """A snapshot that is written at once; what is returned goes to ``load``."""
@@ -300,7 +300,7 @@ class TorchEngine:
         """Whatever layout wrote it."""
         self.load_weights(folder)
         self.optimizer.load_tensors(optimizer_states(folder), folder)
-        self.optimizer.load_state(state["scaler"])
+        self.optimizer.scale.load_state(state["scaler"])
         set_random_states(folder, self.rank, self._device)
 
     @torch.no_grad()

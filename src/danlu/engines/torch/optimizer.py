@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from danlu.engines.base import LOSS_SCALE_OVERFLOW
+from danlu.engines.loss_scale import LossScale
 from danlu.engines.stored import Stored
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.offload import OffloadedAdamW, moves_moments
@@ -20,27 +20,6 @@ from danlu.engines.torch.pieces import gather, local
 from danlu.engines.torch.slices import Target, check_filled
 from danlu.model.drawing import EMBEDDING
 from danlu.recipe import Recipe
-
-INITIAL_SCALE, GROWTH_STEPS = 2.0**16, 2000
-
-
-class LossScale:
-    """Dynamic loss scaling (Micikevicius et al. 2018): halved when a gradient overflows, doubled after 2,000 steps without."""
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-        self.value = INITIAL_SCALE if enabled else 1.0
-        self.good_steps = 0
-
-    def update(self, overflowed: bool) -> None:
-        """Learn from a step."""
-        if not self.enabled:
-            return
-        self.good_steps = 0 if overflowed else self.good_steps + 1
-        if overflowed:
-            self.value /= 2
-        elif self.good_steps == GROWTH_STEPS:
-            self.value, self.good_steps = self.value * 2, 0
 
 
 class Optimizer:
@@ -106,15 +85,11 @@ class Optimizer:
         for group in self.adamw.param_groups:
             group["lr"] = learning_rate * group["rate"]
         norm = self._global_norm() / self.loss_scale
-        skipped = None
-        if loss_is_finite and math.isfinite(norm):
+        skipped = self.scale.refuses(loss_is_finite, norm)
+        if skipped is None:
             factor = min(1.0, self.clipping / (norm + 1e-6)) if self.clipping > 0 else 1.0
             self._multiply_gradients(factor / self.loss_scale)
             self.adamw.step()
-        elif not loss_is_finite:
-            skipped = "the loss is not finite"
-        else:
-            skipped = LOSS_SCALE_OVERFLOW if self.loss_scale > 1 else "the gradient is not finite"
         self.scale.update(skipped is not None)
         self.adamw.zero_grad(set_to_none=True)
         return norm, skipped
@@ -187,15 +162,6 @@ class Optimizer:
             "kept_gradients": sum(each.grad is not None for each in self.parameters.values()),
             "updates": float(torch.cat(counts).max()) if counts else 0.0,
         }
-
-    def state(self) -> dict[str, Any]:
-        """The loss scaler's numbers (JSON)."""
-        return {"scale": self.scale.value, "good_steps": self.scale.good_steps} if self.scale.enabled else {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state``; what was saved in another precision holds none, and the scale starts anew."""
-        if state and self.scale.enabled:
-            self.scale.value, self.scale.good_steps = state["scale"], state["good_steps"]
 
 
 def _mesh(tensor: Tensor) -> Any:

@@ -1,0 +1,81 @@
+"""What each engine has a part for, of the layouts and memory techniques that a recipe can ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from danlu.errors import UserError
+from danlu.recipe.sections import Recipe
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Of one engine. The fields are named after the recipe's."""
+
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    schedules: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble")
+    interleaved_from: int = 2
+    """Pipeline ranks that an interleaved schedule takes at least."""
+    sequence_parallel: bool = True
+    recomputes: tuple[str, ...] = ("none", "selective", "full")
+    offload: bool = True
+    """Of moments and parameters."""
+    lora: bool = True
+    compiled_layouts: bool = True
+    """Compilation in several processes."""
+    cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
+    """With matrix products on a CPU."""
+    operators: bool = True
+    """Profiles and the memory meter, which follow operators one by one."""
+    note: str | None = None
+    """What to say of the planner's figures."""
+
+
+OFFERED = {
+    "torch": Offered(),
+    "paddle": Offered(
+        zero_stages=(0, 1, 2),
+        schedules=("1f1b", "interleaved"),
+        interleaved_from=3,
+        sequence_parallel=False,
+        recomputes=("none", "full"),
+        offload=False,
+        lora=False,
+        compiled_layouts=False,
+        cpu_precisions=("fp32",),
+        operators=False,
+        note="memory and time are those of the torch engine; with train.engine paddle they have not been measured",
+    ),
+}
+"""By ``train.engine``."""
+
+
+def check(recipe: Recipe) -> None:
+    """UserError: a field asks for what the recipe's engine has no part for."""
+    name = recipe.train.engine
+    offered = OFFERED[name]
+    train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
+    found = {
+        f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage not in offered.zero_stages,
+        "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,
+        f"parallel.schedule: {parallel.schedule}": parallel.schedule not in offered.schedules,
+        "train.compile: true in several processes": train.compile and parallel.processes > 1 and not offered.compiled_layouts,
+        f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
+        f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
+        f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
+        "train.lora": train.lora is not None and not offered.lora,
+        "watch.memory: true": recipe.watch.memory and not offered.operators,
+        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None and not offered.operators,
+    }
+    for field, there in found.items():
+        if there:
+            raise UserError(f"{field} is not part of the {name} engine yet; use train.engine=torch, or leave it out")
+    least = offered.interleaved_from
+    if parallel.schedule == "interleaved" and parallel.pipeline < least:
+        raise UserError(
+            f"parallel.schedule: interleaved takes {least} pipeline ranks or more in {name}, not {parallel.pipeline}; use 1f1b"
+        )
+    if train.device == "cpu" and train.precision not in offered.cpu_precisions:
+        raise UserError(
+            f"train.precision: {train.precision} has no matrix products in {name} on a CPU; use fp32, or train.engine=torch"
+        )
