@@ -74,7 +74,7 @@ def _another_rate() -> AbstractContextManager[Any]:
 
 
 def _flipped_bit() -> AbstractContextManager[Any]:
-    """The second rank's memory loses a bit at step 31."""
+    """One weight of the second rank is off by 0.001 from step 31 on, as a flipped bit of its mantissa makes it."""
     honest = Optimizer.step
     steps = iter(range(1, 10**9))
 
@@ -97,5 +97,12 @@ FAULTS = (
     Fault("gradients not reduced", "between two data ranks", rules("replicas"), TWO, _not_reduced),
     Fault("same slice on both ranks", "the sampler does not know the rank", rules("shared_batches"), TWO, _same_slice),
     Fault("another rate on one rank", "1 % higher", rules("replicas"), TWO, _another_rate),
-    Fault("a flipped bit on one rank", "at step 31", rules("replicas"), TWO, _flipped_bit, visible=31),
+    Fault(
+        "a flipped bit on one rank",
+        "one weight is off by 0.001 from step 31 on",
+        rules("replicas"),
+        TWO,
+        _flipped_bit,
+        visible=31,
+    ),
 )

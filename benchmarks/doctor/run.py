@@ -2,15 +2,19 @@
 
 Every fault is one switch; its twin is the same recipe and seed without it. A run trains a tiny model for some seconds on one
 thread. What is judged is what the doctor said inside the loop, in the order in which it said it, of warning or above. Results
-are kept as they come, so that a benchmark that was stopped goes on.
+are kept as they come, so that a benchmark that was stopped goes on; after a change of the code it begins anew. --pooled takes
+results of other code too, and the figures and the page then say so.
 
     faults               runs with a fault (faults x seeds)
     named                share of them whose first finding names the cause
     noticed              share of them with any finding
     median_delay_steps   from the first step at which it could be seen to the first finding
     twins, twins_clean   healthy runs, and the share of them without a finding
+    wanted               runs of both kinds that a whole benchmark has
+    versions             how many of the results are of which code
 
 Usage: python benchmarks/doctor/run.py [--only WORDS] [--seeds 3] [--parallel 2] [--folder F] [--json FILE] [--page FILE]
+                                       [--pooled]
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.doctor.fault import BASES, CURVE, Base, Fault
 from benchmarks.doctor.page import page
+from benchmarks.doctor.version import UNKNOWN, version
 
 HERE = Path(__file__).resolve()
 Twin = tuple[str, int, list[Any]]
@@ -52,15 +59,28 @@ def twin(base: Base) -> str:
 
 
 class Results:
-    """Outcomes by run, in a file with a line each."""
+    """Outcomes by run, in a file with a line each; of other code than `code` only where they are to be pooled."""
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "results.jsonl"
-        lines = self.file.read_text("utf-8").splitlines() if self.file.is_file() else []
-        self.found: dict[Key, dict[str, Any]] = {(one["id"], one["seed"]): one for one in map(json.loads, lines)}
+    def __init__(self, folder: Path, code: str, pooled: bool) -> None:
+        self.file, self.code, self.pooled = folder / "results.jsonl", code, pooled
+        self.found: dict[Key, dict[str, Any]] = {}
+        self.others: Counter[str] = Counter()
+        """Results that are left out, by the version of their code."""
+        for line in self.file.read_text("utf-8").splitlines() if self.file.is_file() else ():
+            one = {"code": UNKNOWN} | json.loads(line)
+            if pooled or one["code"] == code:
+                self.found[one["id"], one["seed"]] = one
+            else:
+                self.others[one["code"]] += 1
 
-    def reload(self) -> None:
-        self.__init__(self.file.parent)  # type: ignore[misc]
+    def reloaded(self) -> Results:
+        """With what has come since."""
+        return Results(self.file.parent, self.code, self.pooled)
+
+    def versions(self, names: Iterable[str]) -> dict[str, int]:
+        """How many results of these runs are of which code."""
+        wanted = set(names)
+        return dict(Counter(one["code"] for (name, _), one in self.found.items() if name in wanted).most_common())
 
 
 def first_visible(fault: Fault, faulty: dict[str, Any], healthy: dict[str, Any] | None) -> int:
@@ -88,7 +108,7 @@ def judged(fault: Fault, outcome: dict[str, Any], healthy: dict[str, Any] | None
     }
 
 
-def gathered(results: Results, every: dict[str, Fault]) -> tuple[list[dict[str, Any]], list[Twin], dict[str, Any]]:
+def gathered(results: Results, every: dict[str, Fault], seeds: int) -> tuple[list[dict[str, Any]], list[Twin], dict[str, Any]]:
     """(a row a fault, the twins, the figures)."""
     rows, delays, counts = [], [], {"named": 0, "noticed": 0, "runs": 0}
     for name, fault in every.items():
@@ -112,6 +132,8 @@ def gathered(results: Results, every: dict[str, Fault]) -> tuple[list[dict[str, 
         "median_delay_steps": statistics.median(delays) if delays else None,
         "twins": len(twins),
         "twins_clean": sum(not told for _, _, told in twins) / max(len(twins), 1),
+        "wanted": {"faults": seeds * len(every), "twins": seeds * len(BASES)},
+        "versions": results.versions([*every, *map(twin, BASES.values())]),
     }
     return rows, twins, figures
 
@@ -160,12 +182,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/doctor-bench"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--page", type=Path, help="Write the table for docs/ here.")
+    parser.add_argument("--pooled", action="store_true", help="Take results of other code, too.")
     parser.add_argument("--judge-only", action="store_true", help="Train nothing; judge what is there.")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     every = faults()
     bases = {name: fault.base for name, fault in every.items()} | {twin(base): base for base in BASES.values()}
-    results = Results(options.folder)
+    results = Results(options.folder, version(), options.pooled)
+    for code, count in results.others.items():
+        print(f"{results.file}: {count} results of other code ({code}) are left out; --pooled takes them", file=sys.stderr)
     wanted = [
         (name, seed)
         for seed in range(options.seeds)
@@ -178,8 +203,7 @@ def main() -> None:
         list(pool.map(lambda part: work(options.folder, part, {"OMP_NUM_THREADS": "1"}, 3600.0), parts))
     for number, key in enumerate(key for key in wanted if bases[key[0]].processes > 1):
         together(options.folder, key, bases[key[0]].processes, 29650 + number % 300)
-    results.reload()
-    rows, twins, figures = gathered(results, every)
+    rows, twins, figures = gathered(results.reloaded(), every, options.seeds)
     show(rows, twins, figures)
     if options.page:
         options.page.write_text(page(rows, twins, figures), encoding="utf-8")

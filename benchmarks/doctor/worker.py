@@ -23,6 +23,7 @@ import torch
 from benchmarks.doctor import faults_data
 from benchmarks.doctor.fault import BASES, RESUMED, Base, Fault, Outcome
 from benchmarks.doctor.run import faults, twin
+from benchmarks.doctor.version import version
 from danlu.data.prepare import prepare
 from danlu.data.prepared import Prepared
 from danlu.demo.corpus import write
@@ -147,7 +148,7 @@ def one(folder: Path, name: str, seed: int, every: dict[str, Fault]) -> Outcome 
 def main() -> None:
     folder, keys = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)
-    every = faults()
+    every, code = faults(), version()
     for name, seed in keys:
         try:
             made = one(folder, name, seed, every)
@@ -158,7 +159,7 @@ def main() -> None:
         if made is None:
             continue
         finite = [loss if math.isfinite(loss) else None for loss in made.losses]
-        line = json.dumps({"id": name, "seed": seed, **asdict(made), "losses": finite})
+        line = json.dumps({"id": name, "seed": seed, "code": code, **asdict(made), "losses": finite})
         with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(line + "\n")

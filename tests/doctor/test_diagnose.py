@@ -16,6 +16,7 @@ from danlu.doctor.evidence import GRADIENT, LOSS, Evidence
 from danlu.doctor.finding import Finding, Severity, Text
 from danlu.doctor.live import Live
 from danlu.doctor.rule import all_rules
+from danlu.doctor.series import Series
 
 from .conftest import evidence, healthy
 from .test_rules import diverges, hot
@@ -149,6 +150,15 @@ def test_a_resumed_live_run_knows_what_was_before() -> None:
     before = evidence(diverges)
     doctor = Live(before.facts, history=before.signals)
     assert [one.rule for one in doctor.diagnose().findings] == [one.rule for one in diagnose(before).findings]
+
+
+def test_a_long_past_is_thinned_as_a_live_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "POINTS", 64)
+    steps = np.arange(1, 1001)
+    kept = Live(history={LOSS: Series(steps, 1.0 * steps)}).evidence().signals[LOSS]
+    assert len(kept) <= 64
+    assert kept.steps[0] == 1 and kept.steps[-32:].tolist() == list(range(969, 1001))
+    assert np.diff(kept.steps).max() == 31 and (kept.values == kept.steps).all()
 
 
 def test_what_is_not_a_curve_has_the_same_form() -> None:

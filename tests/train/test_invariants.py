@@ -101,8 +101,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- weights -----------------------------------------------------------------------------------------------------------------
 
 
-def vitals(rate: float = 1e-3, **samples: Any) -> Vitals:
-    return Vitals({name: np.asarray(values, np.float32) for name, values in samples.items()}, {"learning_rate": rate})
+def vitals(rate: float = 1e-3, decay: float = 0.1, **samples: Any) -> Vitals:
+    settings = {"learning_rate": rate, "weight_decay": decay}
+    return Vitals({name: np.asarray(values, np.float32) for name, values in samples.items()}, settings)
 
 
 def test_what_has_moved_is_told_from_what_has_not() -> None:
@@ -111,6 +112,14 @@ def test_what_has_moved_is_told_from_what_has_not() -> None:
     found = weights.measure(vitals(a=[3.3, 4.0], b=[1.0, 1.0]))
     assert (found["sample/a/moved"], found["sample/b/moved"]) == (0.5, 0.0)
     assert "sample/b/moved" not in weights.measure(vitals(1e-8, a=[3.3, 4.5], b=[1.0, 1.0])), "too small a step to tell"
+
+
+@pytest.mark.parametrize(("tied", "decay", "told"), [(False, 0.0, False), (False, 0.1, True), (True, 0.0, True)])
+def test_rows_of_tokens_that_did_not_come_need_not_move(tied: bool, decay: float, told: bool) -> None:
+    weights = Weights(preset("llama-5m").model_copy(update={"tied_embeddings": tied}))
+    same = {"model.embed_tokens.weight": [1.0, 2.0]}
+    weights.begin(vitals(**same))
+    assert ("sample/model.embed_tokens.weight/moved" in weights.measure(vitals(decay=decay, **same))) is told
 
 
 def test_half_precision_shows_in_the_bits() -> None:

@@ -161,7 +161,8 @@ def looked_at(engine: Any) -> Any:
 
     def vitals() -> Vitals:
         weight = np.full(4, 1.0 + 1e-3 * (engine.weight or 0), np.float32)
-        settings = {"learning_rate": engine.rates[-1] if engine.rates else 0.0, "updates": float(engine.weight or 0)}
+        rate = engine.rates[-1] if engine.rates else 0.0
+        settings = {"learning_rate": rate, "weight_decay": 0.1, "updates": float(engine.weight or 0)}
         return Vitals({"model.norm.weight": weight}, settings)
 
     engine.vitals = vitals

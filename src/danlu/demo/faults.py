@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,44 +15,36 @@ from danlu.engines.torch.engine import TorchEngine
 DAMAGED = range(80, 110)
 
 
-class _Changed(TorchEngine):
-    """An engine whose loader changes the batches on their way."""
+def _changing(change: Callable[[int, dict[str, Any]], None]) -> type[TorchEngine]:
+    """An engine whose loader changes batches on their way; `change` takes a step, counted from 0, and its tensors."""
 
-    @staticmethod
-    def change(step: int, batch: dict[str, Any]) -> None:
-        """Change the batch of a step."""
-        raise NotImplementedError
+    class Changing(TorchEngine):
+        def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
+            for step, batch in zip(steps, super().loader(source, steps, workers), strict=True):
+                changed = dict(batch)
+                change(step, changed)
+                yield changed
 
-    def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
-        for step, batch in zip(steps, super().loader(source, steps, workers), strict=True):
-            changed = dict(batch)
-            self.change(step, changed)
-            yield changed
+    return Changing
 
 
-class _Shifted(_Changed):
-    @staticmethod
-    def change(step: int, batch: dict[str, Any]) -> None:
-        batch["targets"] = batch["targets"].roll(-1, -1)
-        batch["targets"][..., -1] = IGNORED
+def _shift(step: int, batch: dict[str, Any]) -> None:
+    batch["targets"] = batch["targets"].roll(-1, -1)
+    batch["targets"][..., -1] = IGNORED
 
 
-class _Damaged(_Changed):
-    @staticmethod
-    def change(step: int, batch: dict[str, Any]) -> None:
-        if step in DAMAGED:
-            noise = np.random.default_rng(step).integers(0, int(batch["inputs"].max()) + 1, tuple(batch["inputs"].shape))
-            batch["inputs"] = batch["inputs"].new_tensor(noise)
-            batch["targets"][..., :-1] = batch["inputs"][..., 1:]
+def _damage(step: int, batch: dict[str, Any]) -> None:
+    if step in DAMAGED:
+        noise = np.random.default_rng(step).integers(0, int(batch["inputs"].max()) + 1, tuple(batch["inputs"].shape))
+        batch["inputs"] = batch["inputs"].new_tensor(noise)
+        batch["targets"][..., :-1] = batch["inputs"][..., 1:]
 
 
-class _Repeating(_Changed):
-    @staticmethod
-    def change(step: int, batch: dict[str, Any]) -> None:
-        for name, tensor in batch.items():
-            rows = tensor.shape[1] // 2
-            if name != "samples":
-                batch[name] = tensor[:, :rows].repeat(1, 2, *(1,) * (tensor.ndim - 2))
+def _repeat(step: int, batch: dict[str, Any]) -> None:
+    for name, tensor in batch.items():
+        rows = tensor.shape[1] // 2
+        if name != "samples":
+            batch[name] = tensor[:, :rows].repeat(1, 2, *(1,) * (tensor.ndim - 2))
 
 
 class _Frozen(TorchEngine):
@@ -83,14 +75,14 @@ FAULTS = {
     "none": Fault("nothing: the doctor has nothing to say"),
     "lr-too-high": Fault("a learning rate 300 times too high", ("train.optimizer.learning_rate=1.0",)),
     "lr-too-low": Fault("a learning rate 3,000 times too low", ("train.optimizer.learning_rate=1e-6",)),
-    "labels-shifted-twice": Fault("every label is the token after the next", (), _Shifted),
-    "damaged-shard": Fault(f"batches {DAMAGED.start + 1} to {DAMAGED.stop} are random tokens", (), _Damaged),
+    "labels-shifted-twice": Fault("every label is the token after the next", (), _changing(_shift)),
+    "damaged-shard": Fault(f"batches {DAMAGED.start + 1} to {DAMAGED.stop} are random tokens", (), _changing(_damage)),
     "damaged-shard-rollback": Fault(
         "the same, and the run goes back and leaves them out",
         ("doctor.on_critical=rollback", "checkpoint.every=20", "train.optimizer.learning_rate=1e-2"),
-        _Damaged,
+        _changing(_damage),
     ),
-    "repeated-data": Fault("loader workers share a random seed: half of every batch is the other half", (), _Repeating),
+    "repeated-data": Fault("loader workers share a random seed: half of every batch is the other half", (), _changing(_repeat)),
     "frozen-layer": Fault("the second layer needs no gradient", (), _Frozen),
     "gradients-not-zeroed": Fault("the gradients of all steps add up", (), _Accumulating),
 }

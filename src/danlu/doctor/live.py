@@ -34,8 +34,9 @@ class Live:
     ) -> None:
         """`history` and `resumes` are what a resumed run recorded before; `share` of the time is the most to be taken."""
         self.facts, self.memory_limits, self.resumes = dict(facts or {}), dict(memory_limits or {}), list(resumes)
-        self._steps: dict[str, list[int]] = {name: one.steps.tolist() for name, one in (history or {}).items()}
-        self._values: dict[str, list[float]] = {name: one.values.tolist() for name, one in (history or {}).items()}
+        before = {name: thinned(one) for name, one in (history or {}).items()}
+        self._steps: dict[str, list[int]] = {name: one.steps.tolist() for name, one in before.items()}
+        self._values: dict[str, list[float]] = {name: one.values.tolist() for name, one in before.items()}
         self._ended, self._cost = -math.inf, 0.0
         self._share = share
         self.told: dict[str, Severity] = {}
@@ -82,3 +83,13 @@ class Live:
         fresh = [one for one in found.findings if one.severity > self.told.get(one.rule, Severity.INFO - 1)]
         self.told.update({one.rule: one.severity for one in fresh})
         return fresh
+
+
+def thinned(one: Series) -> Series:
+    """POINTS of it at most: the newer half of them in a row, the others spread evenly over what was before."""
+    newest = POINTS // 2
+    older = len(one) - newest
+    if older <= newest:
+        return one
+    kept = np.r_[0 : older : -(-older // newest), older : len(one)]
+    return Series(one.steps[kept], one.values[kept])

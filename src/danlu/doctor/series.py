@@ -64,6 +64,12 @@ class Series:
         start, stop = np.searchsorted(self.steps, [first, last + 0.5])
         return Series(self.steps[start:stop], self.values[start:stop])
 
+    def first_above(self, least: float) -> tuple[int, float] | None:
+        """(step, value) of the first finite value above this; None where there is none."""
+        series = self.finite
+        above = np.flatnonzero(series.values > least)
+        return (int(series.steps[above[0]]), float(series.values[above[0]])) if len(above) else None
+
     def share_above_first(self, sigmas: float) -> float:
         """Share of the steps at which the level is above the first value by so many standard deviations of one value."""
         level, first = self.level, float(self.finite.values[0])

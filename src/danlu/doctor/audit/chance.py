@@ -9,6 +9,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.doctor.evidence import NotEnoughData
+from danlu.doctor.finding import Text
 
 DRAWS = 49
 SIGMAS = 4.0
@@ -16,6 +17,12 @@ LEAST = 20
 """Documents of each group below which nothing can be told."""
 MOST = 2000
 """Documents of each group that are compared, spread evenly."""
+
+HOLD_OUT = Text(
+    "hold out a share of the same documents that are trained on: equal weights, one set of sources",
+    "从训练所用的同一批文档中留出验证集：权重一致、来源一致",
+)
+"""The way out of any difference between the splits."""
 
 
 class Difference(NamedTuple):

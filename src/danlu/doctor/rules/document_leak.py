@@ -11,11 +11,10 @@ LEAST = 1e-3
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
-    one = evidence.need(SIGNAL).finite
-    beyond = one.values > LEAST
-    if not beyond.any():
+    above = evidence.need(SIGNAL).first_above(LEAST)
+    if above is None:
         return None
-    step, moved = int(one.steps[beyond.argmax()]), float(one.values[beyond.argmax()])
+    step, moved = above
     return Finding(
         "document_leak",
         Severity.WARNING,

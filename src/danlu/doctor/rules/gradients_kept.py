@@ -10,11 +10,10 @@ SIGNAL = "optimizer/kept_gradients"
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
-    one = evidence.need(SIGNAL).finite
-    kept = one.values > 0
-    if not kept.any():
+    above = evidence.need(SIGNAL).first_above(0)
+    if above is None:
         return None
-    at = int(kept.argmax())
+    step, kept = above
     return Finding(
         "gradients_kept",
         Severity.CRITICAL,
@@ -22,14 +21,14 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         Text("gradients of earlier steps are added to later ones", "先前步的梯度累加到了后续步"),
         (
             Text(
-                f"after step {one.steps[at]}, {one.values[at]:.0f} parameters still had a gradient",
-                f"第 {one.steps[at]} 步之后仍有 {one.values[at]:.0f} 个参数保留着梯度",
+                f"after step {step}, {kept:.0f} parameters still had a gradient",
+                f"第 {step} 步之后仍有 {kept:.0f} 个参数保留着梯度",
             ),
         ),
         Text("zero the gradients after every step", "每步之后清零梯度"),
         {},
         (),
-        int(one.steps[at]),
+        step,
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from danlu.doctor.evidence import Evidence, NotEnoughData
 from danlu.doctor.finding import Finding, Severity, Text
 from danlu.doctor.rule import Found, Rule
+from danlu.doctor.series import Series
 
 RIGHT, OTHERS = 1, (0, 2)
 SHARE = 0.9
@@ -27,7 +28,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
     return None
 
 
-def _of_batches(series: list) -> tuple[int, int, Text] | None:  # type: ignore[type-arg]
+def _of_batches(series: list[Series]) -> tuple[int, int, Text] | None:
     right = series[RIGHT]
     wrong = np.flatnonzero(right.values < SHARE)
     if not len(wrong):
@@ -46,7 +47,7 @@ def _of_batches(series: list) -> tuple[int, int, Text] | None:  # type: ignore[t
     )
 
 
-def _of_model(series: list) -> tuple[int, int, Text] | None:  # type: ignore[type-arg]
+def _of_model(series: list[Series]) -> tuple[int, int, Text] | None:
     steps = np.intersect1d(np.intersect1d(series[0].steps, series[1].steps), series[2].steps)
     first: list[float] | None = None
     before = RIGHT

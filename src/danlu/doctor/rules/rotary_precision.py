@@ -13,11 +13,10 @@ HALF = 5e-3
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
-    one = evidence.need(SIGNAL).finite
-    beyond = one.values > LEAST.get(str(evidence.facts.get("train.precision")), HALF)
-    if not beyond.any():
+    above = evidence.need(SIGNAL).first_above(LEAST.get(str(evidence.facts.get("train.precision")), HALF))
+    if above is None:
         return None
-    step, moved = int(one.steps[beyond.argmax()]), float(one.values[beyond.argmax()])
+    step, moved = above
     return Finding(
         "rotary_precision",
         Severity.WARNING,

@@ -30,14 +30,19 @@ class Weights:
         ``sample/NAME/moved``: share that is not what it was at the start. ``weights/bf16_share``: those of all that moved that
         bf16 holds without rounding, by chance 2^-16 of them. ``weights/tied_difference``: the largest between embeddings that
         are to be one.
+
+        A step too small for float32 moves no weight, and rows of the input embedding whose tokens did not come yet are moved by
+        weight decay alone: of what need not move nothing is said.
         """
         found: dict[str, float] = {}
+        rate = vitals.optimizer["learning_rate"]
+        decayed = rate * vitals.optimizer["weight_decay"] > RESOLUTION
         moved_weights = []
         for name, now in vitals.samples.items():
             if not now.size:
                 continue
             moved = now != self.first[name]
-            if vitals.optimizer["learning_rate"] > RESOLUTION * _rms(now):
+            if rate > RESOLUTION * _rms(now) and (name != EMBEDDING or self.tied or decayed):
                 found[f"sample/{name}/moved"] = float(moved.mean())
             moved_weights.append(now[moved])
         every = np.concatenate([*moved_weights, np.empty(0, np.float32)])

@@ -9,7 +9,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.doctor.audit.audit import Audit
-from danlu.doctor.audit.chance import DRAWS, LEAST, SIGMAS, difference, spread
+from danlu.doctor.audit.chance import DRAWS, HOLD_OUT, LEAST, SIGMAS, difference, spread
 from danlu.doctor.audit.material import Material
 from danlu.doctor.finding import Finding, Severity, Text
 
@@ -44,10 +44,7 @@ def check(material: Material) -> Finding | None:
                 f"随机为 {found.mean:.2f} ± {found.deviation:.2f}",
             ),
         ),
-        Text(
-            "hold out a share of the same documents that are trained on: equal weights, one set of sources",
-            "从训练所用的同一批文档中留出验证集：权重一致、来源一致",
-        ),
+        HOLD_OUT,
     )
 
 

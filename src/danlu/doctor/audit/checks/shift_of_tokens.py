@@ -6,7 +6,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.doctor.audit.audit import Audit
-from danlu.doctor.audit.chance import DRAWS, LEAST, SIGMAS, difference, spread
+from danlu.doctor.audit.chance import DRAWS, HOLD_OUT, LEAST, SIGMAS, difference, spread
 from danlu.doctor.audit.material import Material
 from danlu.doctor.finding import Finding, Severity, Text
 
@@ -44,10 +44,7 @@ def check(material: Material) -> Finding | None:
                 f"JS 散度 {found.observed:.3f} 奈特；随机划分文档为 {found.mean:.3f} ± {found.deviation:.3f}",
             ),
         ),
-        Text(
-            "hold out a share of the same documents that are trained on: equal weights, one set of sources",
-            "从训练所用的同一批文档中留出验证集：权重一致、来源一致",
-        ),
+        HOLD_OUT,
         {},
         (Text("wanted, to measure one of several domains: then read it as that", "有意只测量某个领域：则按此解读"),),
     )
