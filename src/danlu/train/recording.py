@@ -137,7 +137,9 @@ def tensor_signals(observed: Observed) -> tuple[dict[str, float], dict[str, Hist
 
 
 def follow(recorder: Recorder, recipe: Recipe, folder: Path, first_step: int) -> None:
-    """Write what is recorded from now on in the other formats that the recipe names as well."""
+    """Write what is recorded from now on in the other formats that the recipe names as well; anew, where the run went back."""
+    if recorder.follower is not None:
+        recorder.follower.close()
     if recipe.watch.export:
         facts = Facts(settings_of(recipe.model_dump(mode="json")), dump(recipe))
         recorder.follower = Mirror(recorder.path, {kind: folder / kind for kind in recipe.watch.export}, facts, first_step)
