@@ -97,7 +97,7 @@ def main() -> None:
                 start = time.process_time()
                 for step in range(1, steps + 1):
                     recording.observed = None if kind is None else observed[kind]
-                    recording.step(step, result, {"train/loss": result.loss, "train/gradient_norm": 1.0}, plain, 0.0)
+                    recording.step(step, step - 1, result, {"train/loss": result.loss, "train/gradient_norm": 1.0}, plain, 0.0)
                 recorder.flush()
                 return (time.process_time() - start) / steps
 

@@ -122,3 +122,21 @@ def test_an_error_in_training_leaves_what_was_being_written(
     with pytest.raises(type(error)):
         run(recipe_of(*ASYNCHRONOUS), engine)
     assert saved(tmp_path) == [4]
+
+
+def test_an_error_in_training_is_told_before_one_of_a_save(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    def broken(step: int) -> float:
+        if step == 5:
+            full.set()
+            raise UserError("a damaged shard")
+        return falling(step)
+
+    def fails(folder: Path) -> None:
+        assert full.wait(20)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    full, engine = threading.Event(), scripted(broken)
+    engine.before_save = fails
+    with pytest.raises(UserError, match=r"^a damaged shard$"):
+        run(recipe_of(*ASYNCHRONOUS), engine)
+    assert saved(tmp_path) == []

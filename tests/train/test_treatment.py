@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from curves import curve, kinds, saved, state
 
+from danlu.data.batch_statistics import BatchStatistics, batch_statistics
 from danlu.data.batches import TrainingBatches
 from danlu.errors import RunStopped
 from danlu.recipe import Recipe
@@ -119,6 +121,48 @@ def test_a_run_may_stop_at_what_is_critical(run: Run, recipe_of: RecipeOf, scrip
         run(recipe, engine)
     assert kinds(tmp_path)[-3:] == ["skipped_step", "finding", "stop"]
     assert saved(tmp_path) == [20, 40], "nothing is saved of it"
+
+
+def test_a_stop_leaves_what_was_being_written(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:
+    """The checkpoint after step 40 is held up until the step that stops the run."""
+    broken = threading.Event()
+
+    def script(step: int) -> float:
+        if step == 42:
+            broken.set()
+        return breaks(41)(step)
+
+    engine = looked_at(scripted(script))
+    engine.before_save = lambda folder: "00000040" not in folder.name or assert_soon(broken)
+    recipe = recipe_of(*SETTINGS, "doctor.on_critical=stop", "checkpoint.asynchronous=true", "train.non_finite_limit=2")
+    with pytest.raises(RunStopped, match="after step 42 the doctor found"):
+        run(recipe, engine)
+    assert saved(tmp_path) == [20, 40]
+
+
+def assert_soon(event: threading.Event) -> None:
+    assert event.wait(20)
+
+
+def test_statistics_of_a_batch_are_of_that_batch(
+    run: Run, recipe_of: RecipeOf, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a return as well, which leaves batches out."""
+    counted: list[np.ndarray] = []
+    trained: list[np.ndarray] = []
+
+    def count(batch: Any) -> BatchStatistics:
+        counted.append(batch["inputs"])
+        return batch_statistics(batch)
+
+    monkeypatch.setattr("danlu.train.recording.batch_statistics", count)
+    engine = looked_at(scripted(lambda step: math.nan if step in (47, 48, 49) else 6.0 * step**-0.3))
+    train_step = engine.train_step
+    engine.train_step = lambda batch, rate: trained.append(batch["inputs"]) or train_step(batch, rate)
+    run(recipe_of(*SETTINGS, "train.steps=50", "doctor.on_critical=rollback", "watch.statistics_every=1"), engine)
+    assert engine.steps == [*range(1, 50), *range(60, 70)], "from step 40 on, with other batches"
+    assert len(trained) == len(counted)
+    assert all(np.array_equal(one, other) for one, other in zip(trained, counted, strict=True))
 
 
 def test_a_run_goes_back_a_bounded_number_of_times(run: Run, recipe_of: RecipeOf, scripted: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from visualdl import LogReader
 
 from danlu.cli import cli
 from danlu.errors import UserError
+from danlu.recipe import parse
+from danlu.train.recording import follow
 from danlu.watch import store
-from danlu.watch.export import Facts, Mirror, settings_of
+from danlu.watch.export import Facts, Mirror, export, settings_of
 from danlu.watch.formats import tensorboard, visualdl, wire
 from danlu.watch.histogram import histogram
 from danlu.watch.importing import import_log
@@ -147,6 +150,33 @@ def test_a_live_export_follows_a_run_and_its_rollback(tmp_path: Path, read: Any)
     assert spreads == [3, 6] and begun == [0, 3]
 
 
+def test_a_run_that_goes_back_leaves_one_export_under_way(tmp_path: Path) -> None:
+    data = {"sources": [{"path": "x"}]}
+    recipe = parse({"name": "run", "model": {"preset": "llama-5m"}, "data": data, "watch": {"export": ["tensorboard"]}})
+    with Recorder.open(tmp_path / "metrics.sqlite") as recorder:
+        for first, loss in ((1, 5.0), (2, 4.0)):
+            recorder.start_segment(first, {})
+            follow(recorder, recipe, tmp_path, first)
+            for step in (first, first + 1):
+                recorder.scalars(step, {"train/loss": loss})
+            recorder.flush()
+        assert [thread.name for thread in threading.enumerate()].count("danlu-export") == 1
+    found = read_tensorboard(tmp_path / "tensorboard").Scalars("train/loss")
+    assert [(point.step, point.value) for point in found] == [(1, 5.0), (2, 4.0), (3, 4.0)]
+
+
+@pytest.mark.parametrize("kind", ["visualdl", "tensorboard"])
+def test_an_export_leaves_other_programs_files_alone(run: Path, tmp_path: Path, kind: Any) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    foreign = [logs / name for name in ("vdlrecords.1587375595.log", "events.out.tfevents.1587375595.host.1.0")]
+    for file in foreign:
+        file.write_bytes(b"another's")
+    for _ in range(2):
+        export(run / "metrics.sqlite", logs, kind, Facts({}, "")).close()
+    assert len(list(logs.iterdir())) == 3 and all(file.read_bytes() == b"another's" for file in foreign)
+
+
 def test_an_export_that_fails_is_said_once_and_costs_no_record(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     metrics = tmp_path / "metrics.sqlite"
     (tmp_path / "visualdl").write_text("a file where the folder should be")
@@ -242,7 +272,9 @@ def test_a_trainer_s_state_becomes_a_run(tmp_path: Path) -> None:
         ("vdlrecords.2.log", struct.pack("<Q", 3) + b"\x0a\xff\x01", "damaged, or no event file"),
         ("trainer_state.json", b"{}", "is no trainer_state.json"),
         ("trainer_state.json", b'{"log_history": [{"loss": 1}]}', "is no trainer_state.json"),
+        ("trainer_state.json", b'{"log_history": [{"step": 1e30, "loss": 1}]}', "a step is beyond"),
         ("log.csv", b"step,loss\n", "holds no metrics"),
+        ("log.csv", b"step,loss\n1e300,2\n", "a step is beyond"),
         ("log.txt", b"", "neither a run folder nor a log"),
     ],
 )

@@ -13,6 +13,7 @@ from live_server import record, serving, until, values
 from danlu.watch import facts
 from danlu.watch.histogram import histogram
 from danlu.watch.report import write_report
+from danlu.watch.server import health
 from danlu.watch.store import Recorder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
@@ -21,6 +22,7 @@ if CHROMIUM is None and not os.environ.get("CI"):
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
+expect.set_options(timeout=20_000)
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\"></script><script>document.title='pwned'</script>"
 STEPS = 6000
 FINDING = {
@@ -172,6 +174,19 @@ def test_a_new_step_is_on_the_page_without_a_reload(page: Page, tmp_path: Path, 
         expect(page.locator("#status")).to_have_text("broken off")
 
 
+def test_the_doctor_is_asked_again_until_it_has_seen_the_newest_step(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LEAST_SECONDS", 1.0)
+    record(tmp_path / "live", range(1, 11), ends=None)
+    with serving(tmp_path, diagnose=diagnose) as address:
+        opened(page, address)
+        expect(page.locator("#doctor")).to_contain_text("step 10")
+        record(tmp_path / "live", range(11, 21))
+        expect(page.locator("#status")).to_have_text("finished")
+        expect(page.locator("#doctor")).to_contain_text("step 20")
+
+
 def test_runs_side_by_side(page: Page, address: str) -> None:
     opened(page, address, "#run=first&run=second")
     until(lambda: page.evaluate("charts.charts[0].lines.length") == 4)
@@ -190,7 +205,7 @@ def test_runs_side_by_side(page: Page, address: str) -> None:
     page.locator("#runs-filter").fill("sec")
     expect(page.locator("#run-list li")).to_have_count(1)
     page.locator("#filter").fill("gradient")
-    assert page.locator(".chart:visible").count() == 1
+    expect(page.locator(".chart:visible")).to_have_count(1)
 
 
 def test_smoothing_leaves_the_raw_curve_behind(page: Page, address: str) -> None:

@@ -190,6 +190,7 @@ def test_what_is_not_there_or_damaged_is_said(tmp_path: Path) -> None:
     whole = json.dumps({"traceEvents": [event(CPU, "aten::mm", 0, 1, **MM)]})
     profiles.trace_file(folder, 0).write_bytes(gzip.compress(whole.encode()))
     assert len(profiles.lines(profiles.profiles(tmp_path), 5)) > 8
-    profiles.steps_file(folder, 0).write_text("{}")
-    with pytest.raises(UserError, match="damaged"):
-        profiles.profiles(tmp_path)
+    for content in ({}, [], told() | {"steps": []}):
+        profiles.steps_file(folder, 0).write_text(json.dumps(content))
+        with pytest.raises(UserError, match="damaged"):
+            profiles.profiles(tmp_path)

@@ -149,6 +149,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert code_of(address, "/api/layers?run=bad&kind=x")[0] == 503
 
 
+def test_an_imported_log_may_call_anything_steps(tmp_path: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    with Recorder.open(tmp_path / "odd" / "metrics.sqlite") as recorder:
+        recorder.start_segment(1, {"steps": "many", "tokens_per_step": "some"})
+        for step in (1, 2, 3):
+            recorder.scalars(step, values(step), moment=float(step))
+    with serving(tmp_path) as address:
+        (state,) = get(address, "/api/runs")["runs"]
+        assert (state["step"], state["seconds_left"]) == (3, None)
+        assert next(events_of(address))[1]["ids"] == ["odd"]
+
+
 def test_news_of_a_live_run_and_what_a_reader_that_slept_has_missed(place: Path, tmp_path: Path) -> None:
     folder = tmp_path / "live"
     folder.mkdir()

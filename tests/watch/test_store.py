@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -325,6 +326,21 @@ def test_a_corrupted_file_costs_records_until_it_is_gone(path: Path, content: by
         recorder.scalars(1, {"train/loss": 2.0})
     assert len(capfd.readouterr().err.splitlines()) == 1
     assert pairs(path, "train/loss") == [(1, 2.0)]
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", "1"])
+def test_facts_that_are_damaged_are_an_error_of_the_file(path: Path, recorder: Recorder, damaged: str) -> None:
+    recorder.start_segment(1, {})
+    recorder.event(1, "note", "x", more=1)
+    recorder.close()
+    for table, column, read in (("segments", "info", store.segments), ("events", "data", store.events)):
+        with closing(sqlite3.connect(path)) as connection, connection:
+            (before,) = connection.execute(f"SELECT {column} FROM {table}").fetchone()
+            connection.execute(f"UPDATE {table} SET {column} = ?", (damaged,))
+        with pytest.raises(UserError, match="cannot be read as metrics"):
+            read(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"UPDATE {table} SET {column} = ?", (before,))
 
 
 def test_a_file_that_breaks_under_the_run(path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,14 @@ def test_what_cannot_be_is_said(run: Path, arguments: list[str], message: str) -
         CliRunner().invoke(cli, ["metrics", str(run), *arguments], catch_exceptions=False)
 
 
+def test_a_table_that_cannot_be_made_leaves_the_file_that_is_there(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.csv"
+    file.write_text("as it was")
+    with pytest.raises(UserError, match="no metric is called"):
+        printed(str(run), "--metric", "tran/*", "--csv", "--to", str(file))
+    assert file.read_text() == "as it was"
+
+
 def test_a_folder_without_metrics_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds no metrics\.sqlite"):
         tables.metrics_file(tmp_path)

@@ -83,7 +83,7 @@ class Attendant:
         if not self.every:
             return {}
         start = time.perf_counter()
-        step, place = position.step, position.step + position.data_offset
+        step, place = position.step, position.batch
         found = of_batch(batch, self.end_id) | self.repeats.measure(place, rows(batch["inputs"]))
         if self._looks(step) and self.recipe.parallel.data > 1:
             different = len(set(self.engine.gather(found["batch/hash"])))
@@ -103,7 +103,7 @@ class Attendant:
             vitals = self.engine.vitals()
             found = self.weights.measure(vitals) | {f"optimizer/{name}": value for name, value in vitals.optimizer.items()}
         if self._probes(step):
-            found |= self.probe.again(self.whole[step + position.data_offset])
+            found |= self.probe.again(self.whole[position.batch])
         found["time/doctor"] = self.seconds + time.perf_counter() - start
         self.seconds = 0.0
         return found

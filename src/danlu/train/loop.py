@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,10 +26,10 @@ from danlu.train.header import header_rows
 from danlu.train.imported import tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
-from danlu.train.position import RECENT_STEPS, Position, summary, summary_rows
+from danlu.train.position import Position, summary, summary_rows
 from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
-from danlu.train.saver import Saver
+from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
 from danlu.watch import probes
@@ -56,7 +54,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
             live.note(f"already trained: {session.position.step} of {many(recipe.train.steps, 'step')}")
             return session.summary()
         session.check_replicas()
-        session.measure_peak()
+        session.position.take_peak(engine.matmul_peak(), engine.device)
         header(session.header_rows(), stream)
         session.start_segment(resumed)
         try:
@@ -91,13 +89,7 @@ class _Session:
         self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
         self.folder = folder
         self.position = Position()
-        self.saver = Saver(engine, self.checkpoints)
-        self.begun: int | None = None
-        """Step of the newest checkpoint, even if it is not complete yet."""
-        self.saved: int | None = None
-        """Step of the newest that is complete."""
-        self.changed = False
-        """Whether a step since the last checkpoint changed the weights or the loss scale."""
+        self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint)
         self.warnings: list[str] = []
         self.metered: int | None = None
         """Steps done before the one that is metered."""
@@ -122,13 +114,6 @@ class _Session:
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
         self.flops = flops_per_token(shape, recipe.data.sequence_length)
 
-    def measure_peak(self) -> None:
-        """Measure the matmul peak; a larger one that an earlier start of the run saw on the same device stays."""
-        position, measured = self.position, self.engine.matmul_peak()
-        if measured is not None and position.peak is not None and position.peak_device == self.engine.device:
-            measured = max(measured, position.peak)
-        position.peak, position.peak_device = measured, self.engine.device
-
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
         said: list[str] = []
@@ -151,7 +136,7 @@ class _Session:
             )
         self.engine.load(found.path, found.state["engine"])
         self.position = Position(**found.state["position"])
-        self.saved = self.begun = found.step
+        self.saves.begun = self.saves.complete = found.step
         return "; ".join([*said, f"resumed from {found.path.name}"])
 
     def start_segment(self, resumed: str | None) -> None:
@@ -236,13 +221,7 @@ class _Session:
         result = self._train(batch, rate)
         seconds = time.perf_counter() - start
         signals |= self.attendant.after(position)
-        position.step += 1
-        position.tokens += self.step_tokens
-        position.step_seconds += seconds
-        if math.isfinite(result.loss):
-            position.recent_losses = [*position.recent_losses, result.loss][-RECENT_STEPS:]
-            if position.first_loss is None:
-                position.first_loss = result.loss
+        position.count_step(result.loss, self.step_tokens, seconds)
         self._judge(result)
         self._record(signals)
         self._show(result, rate, seconds, waited)
@@ -251,9 +230,8 @@ class _Session:
 
     def _batches(self) -> Iterator[Batch]:
         """Those of the steps that are left."""
-        offset = self.position.data_offset
-        steps = range(self.position.step + offset, self.recipe.train.steps + offset)
-        return self.engine.loader(self.source, steps, self.recipe.data.workers)
+        first, left = self.position.batch, self.recipe.train.steps - self.position.step
+        return self.engine.loader(self.source, range(first, first + left), self.recipe.data.workers)
 
     def _went_back(self) -> bool:
         """Ask the doctor, tell what it says, and do what the recipe wants. RunStopped: that is to stop."""
@@ -270,7 +248,8 @@ class _Session:
         self.live.note(back.said)
         self.live.restart()
         self.engine.load(back.path, back.state)
-        self.position, self.verified, self.begun = back.position, None, None
+        self.position, self.verified = back.position, None
+        self.saves.begun, self.saves.complete = None, back.position.step
         if self.recorder is not None:
             self.recorder.flush()
         self._open_segment()
@@ -295,11 +274,11 @@ class _Session:
 
     def _judge(self, result: StepResult) -> None:
         if result.skipped is None:
-            self.position.non_finite, self.changed = 0, True
+            self.position.non_finite, self.saves.changed = 0, True
             return
         self.position.skipped += 1
         if result.skipped == LOSS_SCALE_OVERFLOW:
-            self.changed = True
+            self.saves.changed = True
         elif result.skipped != NOTHING_SUPERVISED:
             self.position.non_finite += 1
         self.event("skipped_step", f"step {self.position.step} skipped: {result.skipped}", loss_scale=result.loss_scale)
@@ -308,7 +287,7 @@ class _Session:
     def _show(self, result: StepResult, rate: float, seconds: float, waited: float) -> None:
         position = self.position
         speed = self.step_tokens / seconds
-        mfu = self._mfu(speed)
+        mfu = position.share_of_peak(speed * self.flops / self.recipe.parallel.processes)
         memory = probes.resident_bytes()
         values = {
             "train/loss": result.loss,
@@ -325,7 +304,7 @@ class _Session:
         device_memory = self.engine.device_memory()
         if device_memory is not None:
             values["memory/device_bytes"] = device_memory
-        self.attendant.add(position.step, self.recording.step(position.step, result, values, seconds, waited))
+        self.attendant.add(position.step, self.recording.step(position.step, position.batch - 1, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
             Progress(
@@ -344,14 +323,6 @@ class _Session:
             )
         )
 
-    def _mfu(self, tokens_per_second: float) -> float | None:
-        """Share of the matmul peak of all processes. A step that is faster shows that it was measured too low, and raises it."""
-        position, rate = self.position, tokens_per_second * self.flops / self.recipe.parallel.processes
-        if position.peak is None:
-            return None
-        position.peak = max(position.peak, rate)
-        return rate / position.peak
-
     def _validate(self) -> None:
         position, start = self.position, time.perf_counter()
         self._doing("validates")
@@ -366,41 +337,38 @@ class _Session:
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
 
     def _save(self, background: bool) -> None:
-        """Amid non-finite steps only what is new is saved, and nothing older goes: what they began from may be ruined already."""
-        position = self.position
-        amid = position.non_finite > 0
-        nothing_new = amid and not self.changed and self.begun is not None and position.step < self.recipe.train.steps
-        if self.begun != position.step and not nothing_new:
+        if self.saves.due(self.position):
             self._finish_save(wait=True)
             self.check_replicas()
             self._doing("saves a checkpoint")
-            self.changed, self.begun = False, position.step
             if self.recorder is not None:  # first, so that a run that goes on from this checkpoint has the curves up to it
                 self.recorder.flush()
-            state = {"position": asdict(position), "data": self.prepared.fingerprint}
-            self.saver.begin(position.step, state, None if amid else self.recipe.checkpoint.keep, background)
+            self.saves.begin(self.position, background)
         if not background:
             self._finish_save(wait=True)
 
     def _finish_save(self, wait: bool) -> None:
         """Complete the checkpoint that was begun; without ``wait``, if it is written by now."""
-        done = self.saver.finish(wait)
+        done = self.saves.finish(wait)
         if done is not None:
-            self.saved = self.begun
             said = f"saved {done.path.name} in {duration(done.seconds)}"
             self.event("checkpoint", said, seconds=done.seconds, stood_still=done.stood_still)
             self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
         """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
-        if self.recipe.parallel.processes == 1:
+        if self.recipe.parallel.processes > 1:
+            return
+        try:
             self._finish_save(wait=True)
+        except Exception as error:  # the one that it is amid goes on to whoever called
+            self.live.note(str(error))
 
     def _stop_non_finite(self) -> None:
         self._save(background=False)
         raise RunStopped(
             f"{self.position.non_finite} steps in a row were not finite and were skipped; stopped after step "
-            f"{self.position.step}. Checkpoint {self.saved} holds the weights as they were before the first of them. "
+            f"{self.position.step}. Checkpoint {self.saves.complete} holds the weights as they were before the first of them. "
             "Usual causes: a learning rate that is too high, fp16 where bf16 is at hand, damaged data. Train under another name "
             "with a lower train.optimizer.learning_rate, or delete the newest checkpoints to go back to earlier weights"
         )
@@ -421,4 +389,4 @@ class _Session:
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """The same for a person."""
-        return summary_rows(self.position, self.summary(), self.recipe.train.steps, self.saved)
+        return summary_rows(self.position, self.summary(), self.recipe.train.steps, self.saves.complete)

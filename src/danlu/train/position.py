@@ -42,16 +42,44 @@ class Position:
     peak_device: str | None = None
 
     data_offset: int = 0
-    """Batches that returns have left out; step n has the batch n + data_offset."""
+    """Batches that returns have left out."""
     rate_factor: float = 1.0
     """What returns have multiplied the learning rate by."""
     rollbacks: int = 0
     """Returns so far."""
 
     @property
+    def batch(self) -> int:
+        """Number of the batch that the next step has."""
+        return self.step + self.data_offset
+
+    @property
     def recent_loss(self) -> float | None:
         """Mean of the recent losses."""
         return sum(self.recent_losses) / len(self.recent_losses) if self.recent_losses else None
+
+    def count_step(self, loss: float, tokens: int, seconds: float) -> None:
+        """A step is done."""
+        self.step += 1
+        self.tokens += tokens
+        self.step_seconds += seconds
+        if math.isfinite(loss):
+            self.recent_losses = [*self.recent_losses, loss][-RECENT_STEPS:]
+            if self.first_loss is None:
+                self.first_loss = loss
+
+    def take_peak(self, measured: float | None, device: str) -> None:
+        """A matmul peak in FLOP/s that was measured now; a larger one that an earlier start saw on the same device stays."""
+        if measured is not None and self.peak is not None and self.peak_device == device:
+            measured = max(measured, self.peak)
+        self.peak, self.peak_device = measured, device
+
+    def share_of_peak(self, rate: float) -> float | None:
+        """Of a process's FLOP/s. A step that is faster shows that the peak was measured too low, and raises it."""
+        if self.peak is None:
+            return None
+        self.peak = max(self.peak, rate)
+        return rate / self.peak
 
 
 def summary(position: Position, recipe: Recipe, shape: ModelShape) -> dict[str, Any]:

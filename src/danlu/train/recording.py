@@ -50,9 +50,12 @@ class Recording:
         return result
 
     def step(
-        self, step: int, result: StepResult, values: Mapping[str, float], seconds: float, waited: float
+        self, step: int, batch: int, result: StepResult, values: Mapping[str, float], seconds: float, waited: float
     ) -> Mapping[str, float]:
-        """Record a step that is done, and all that is due with it. ``values`` are its own figures. Returns what was recorded."""
+        """Record a step that is done, and all that is due with it; returns what was recorded.
+
+        ``batch`` is the number of the batch that it had; ``values`` are its own figures.
+        """
         start = time.perf_counter()
         parts = {"data_wait": waited, **result.seconds}
         self.parts.append(parts)
@@ -68,7 +71,7 @@ class Recording:
         spreads: dict[str, Histogram] = {}
         if self.observed is not None and self.recorder is not None:
             tensors, spreads = tensor_signals(self.observed)
-            of_batch, lengths = self._batch(step, self.observed)
+            of_batch, lengths = self._batch(batch, self.observed)
             found |= tensors | of_batch
             spreads |= lengths
         self.observed = None
@@ -98,8 +101,8 @@ class Recording:
         self.parts.clear()
         return {of_rank(name, rank): value for rank, one in enumerate(self.engine.gather(own)) for name, value in one.items()}
 
-    def _batch(self, step: int, observed: Observed) -> tuple[dict[str, float], dict[str, Histogram]]:
-        found = batch_statistics(self.batches[step - 1])
+    def _batch(self, number: int, observed: Observed) -> tuple[dict[str, float], dict[str, Histogram]]:
+        found = batch_statistics(self.batches[number])
         values = {
             "tokens/supervised_share": found.supervised,
             "tokens/padding_share": found.padding,
@@ -134,7 +137,9 @@ def tensor_signals(observed: Observed) -> tuple[dict[str, float], dict[str, Hist
 
 
 def follow(recorder: Recorder, recipe: Recipe, folder: Path, first_step: int) -> None:
-    """Write what is recorded from now on in the other formats that the recipe names as well."""
+    """Write what is recorded from now on in the other formats that the recipe names as well; anew, where the run went back."""
+    if recorder.follower is not None:
+        recorder.follower.close()
     if recipe.watch.export:
         facts = Facts(settings_of(recipe.model_dump(mode="json")), dump(recipe))
         recorder.follower = Mirror(recorder.path, {kind: folder / kind for kind in recipe.watch.export}, facts, first_step)

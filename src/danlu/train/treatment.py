@@ -38,7 +38,7 @@ def treat(
 ) -> Return | None:
     """What to do about the news after a step; only the first process has any, all call. None: go on.
 
-    RunStopped: the recipe wants that, or going back cannot mend it, or there is nowhere to go back to. Nothing is saved then.
+    RunStopped: the recipe wants that, or going back cannot mend it, or there is nowhere to go back to. Nothing new is saved then.
     """
     if settings.on_critical == "warn":
         return None
@@ -46,6 +46,7 @@ def treat(
     (told, *_) = engine.gather(None if cause is None else _told(cause, position.step))
     if told is None:
         return None
+    finish_save(True)  # as if it had not been written in the background, but before anything was found
     said, first, passing = told
     if settings.on_critical == "stop":
         raise _stopped(said)
@@ -53,7 +54,6 @@ def treat(
         raise _stopped(said, "going back would not mend it")
     if position.rollbacks >= settings.rollbacks:
         raise _stopped(said, f"the run went back {position.rollbacks} times already, as often as doctor.rollbacks allows")
-    finish_save(True)
     found = checkpoint.latest(checkpoints, lambda _line: None, engine=engine, before=first)
     if found is None:
         raise _stopped(said, f"there is no checkpoint from before step {first} to go back to")

@@ -28,7 +28,7 @@ from danlu.watch.histogram import Histogram
 
 Format = Literal["visualdl", "tensorboard"]
 WRITERS: dict[str, Callable[[Path], Writer]] = {"visualdl": VisualDLWriter, "tensorboard": TensorBoardWriter}
-FILES = {"visualdl": "vdlrecords.*", "tensorboard": "events.out.tfevents.*.danlu"}
+FILES = {"visualdl": "vdlrecords.*.log.danlu", "tensorboard": "events.out.tfevents.*.danlu"}
 SECONDS = 1.0
 """Between two times that a live export is written."""
 
@@ -41,7 +41,9 @@ class Facts(NamedTuple):
 
 
 def export(metrics: Path, folder: Path, kind: Format, facts: Facts, before: float = math.inf, until: float = math.inf) -> Writer:
-    """Write all that was recorded of the steps before one, and until a time, into a folder; an export that is there is replaced.
+    """Write all that was recorded of the steps before one, and until a time, into a folder.
+
+    An export of danlu's that is there is replaced; what another program wrote there stays.
 
     Returns the writer, which is open. OSError: the folder cannot be written.
     """

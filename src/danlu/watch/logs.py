@@ -54,6 +54,8 @@ def read(path: Path) -> Imported:
         raise UserError(f"{path}: damaged, or no event file: {error}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {why(error)}") from None
+    except OverflowError:
+        raise UserError(f"{path}: damaged, or no log: a step is beyond 2^63") from None
     if not found.signals and not found.histograms:
         raise UserError(f"{path}: holds no metrics")
     return found

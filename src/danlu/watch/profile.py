@@ -97,7 +97,7 @@ def profiles(run: Path) -> list[Profile]:
         try:
             told = json.loads(steps_file(folder, rank).read_text(encoding="utf-8"))
             found.append(profile(rank, told, trace.read(trace_file(folder, rank)), str(trace_file(folder, rank))))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
             raise UserError(f"{steps_file(folder, rank)}: damaged ({error}); profile the run again") from None
     return found
 

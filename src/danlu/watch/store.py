@@ -74,9 +74,7 @@ def events(path: Path | str) -> list[Event]:
     """All events, those of replaced steps included, in the order in which they happened."""
     with reading(path) as connection:
         rows = connection.execute("SELECT segment, step, time, kind, message, data FROM events ORDER BY id")
-        return [
-            Event(segment, step, moment, kind, message, json.loads(data)) for segment, step, moment, kind, message, data in rows
-        ]
+        return [Event(segment, step, moment, kind, message, _told(data)) for segment, step, moment, kind, message, data in rows]
 
 
 def series(path: Path | str, name: str) -> Series:
@@ -108,7 +106,18 @@ def times(path: Path | str) -> Series:
 
 def _segments(connection: sqlite3.Connection) -> list[Segment]:
     rows = connection.execute("SELECT id, started, seen, first_step, info FROM segments ORDER BY id")
-    return [Segment(number, started, seen, first_step, json.loads(info)) for number, started, seen, first_step, info in rows]
+    return [Segment(number, started, seen, first_step, _told(info)) for number, started, seen, first_step, info in rows]
+
+
+def _told(text: str) -> dict[str, Any]:
+    """A JSON object. sqlite3.DatabaseError: it is damaged."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"damaged facts: {error}") from None
+    if not isinstance(told, dict):
+        raise sqlite3.DatabaseError(f"damaged facts: {type(told).__name__} instead of an object")
+    return told
 
 
 def _names(connection: sqlite3.Connection, table: str) -> list[str]:

@@ -32,15 +32,14 @@ def metrics_file(place: Path) -> Path:
 
 
 def signals(metrics: Path, patterns: Sequence[str] = ()) -> Iterator[Signal]:
-    """Those whose names match one of the patterns (with * and ?), or all. UserError: a pattern matches none."""
+    """The signals whose names match one of the patterns (with * and ?), or all. UserError: a pattern matches none."""
     names = store.names(metrics)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             groups = sorted({name.split("/")[0] for name in names})
             raise UserError(f"no metric is called {pattern!r}; those of this run are in {', '.join(groups) or 'no group at all'}")
-    for name in names:
-        if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
-            yield Signal(name, store.series(metrics, name))
+    chosen = [name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return (Signal(name, store.series(metrics, name)) for name in chosen)
 
 
 def write_csv(found: Iterable[Signal], stream: TextIO) -> None:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
 from danlu.engines.base import Arrays, Batch, StepResult, Trace
+from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.optimizer import Optimizer
 
-if TYPE_CHECKING:
-    from danlu.engines.torch.engine import TorchEngine
+
+class Traced(Protocol):
+    """What is known of an engine here."""
+
+    own: dict[str, nn.Parameter]
+    optimizer: Optimizer
+
+    @property
+    def model(self) -> CausalLM: ...
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepResult: ...
 
 
-def traced_step(engine: TorchEngine, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+def traced_step(engine: Traced, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
     """``train_step`` in one process, with the outputs of the first micro-batch, and gradients and updates of the whole batch."""
     outputs: Arrays = {}
     gradients: Arrays = {}

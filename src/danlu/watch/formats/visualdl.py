@@ -25,7 +25,7 @@ class VisualDLWriter:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        self.file: IO[bytes] = (folder / f"vdlrecords.{int(now):010d}.log").open("wb")
+        self.file: IO[bytes] = (folder / f"vdlrecords.{int(now):010d}.log.danlu").open("wb")
         self._write("meta_data_tag", 0, now, wire.content(_META, wire.text(1, "")))
 
     def scalar(self, name: str, step: int, time: float, value: float) -> None:

@@ -104,7 +104,7 @@ async function showNewest() {
   showHeadline(page.facts, newest);
 }
 
-let diagnosis = null, askedAt = 0;
+let diagnosis = null, askedAt = 0, askAgain;
 async function askDoctor() {
   const run = page.focus();
   askedAt = Date.now();
@@ -112,7 +112,8 @@ async function askDoctor() {
   if (run !== page.focus()) return;
   diagnosis = found;
   showDoctor(diagnosis);
-  if (diagnosis && diagnosis.state === "pending") setTimeout(() => run === page.focus() && askDoctor().catch(trouble), 1000);
+  clearTimeout(askAgain);
+  if (diagnosis && !diagnosis.current) askAgain = setTimeout(() => run === page.focus() && askDoctor().catch(trouble), 1000);
 }
 
 // --- what changes -------------------------------------------------------------------------------------------------------------

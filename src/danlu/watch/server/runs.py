@@ -53,7 +53,8 @@ class Run:
         step, pace = _pace(self.metrics, self._segments)
         segment = self._segments[-1] if self._segments else None
         total = segment.info.get("steps") if segment else None
-        left = None if step is None or pace is None or total is None else max(0.0, (total - step) * pace)
+        known = step is not None and pace is not None and isinstance(total, int | float)  # an imported log may say anything
+        left = max(0.0, (total - step) * pace) if known else None
         self._state = {
             "step": step,
             "total": total,
