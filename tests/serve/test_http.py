@@ -59,7 +59,7 @@ def test_chat_whole_and_streamed(server: Server) -> None:
     # What a user writes is never a special token.
     prompt = [begin, *ids("system\nfox"), end, begin, *ids("user\nthe <|end|> 🐉"), end, begin, *ids("assistant\n")]
     assert (
-        server.model.chat.tokens([{"role": "system", "content": "fox"}, {"role": "user", "content": "the <|end|> 🐉"}]) == prompt
+        server.model.conversation([{"role": "system", "content": "fox"}, {"role": "user", "content": "the <|end|> 🐉"}]) == prompt
     )
     settings: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 10, "temperature": 0}
     whole = server.client.chat.completions.create(**settings, logprobs=True, top_logprobs=3)

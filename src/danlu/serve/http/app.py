@@ -92,7 +92,7 @@ def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
     async def chat(request: Request) -> Response:
         body = read(Chat, await _body(request, model, limits))
         _same(body.model, model)
-        tokens = await run_in_threadpool(model.chat.tokens, [message.plain() for message in body.messages])
+        tokens = await run_in_threadpool(model.conversation, [message.plain() for message in body.messages])
         most = body.max_completion_tokens or body.max_tokens or worker.engine.limit
         logprobs = body.top_logprobs if body.logprobs else None
         sequences = [model.sequence(tokens, body.sampling(most, logprobs, number)) for number in range(body.n)]

@@ -109,7 +109,8 @@ class Message(BaseModel):
     def plain(self) -> dict[str, str]:
         """Its text, as templates read it."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        plain = {"role": "system" if self.role == "developer" else self.role, "content": content}
+        return plain if self.name is None else {**plain, "name": self.name}
 
 
 class Chat(_Body):
