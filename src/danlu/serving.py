@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danlu import stages
-from danlu.compress.stored import without_section
+from danlu.compress.stored import Scheme, without_section
 from danlu.data import tokenizer as tokenizers
 from danlu.data.chat import template as templates
 from danlu.data.prepared import Prepared
@@ -31,8 +31,8 @@ class Opened(NamedTuple):
     """A folder of safetensors files."""
     config: dict[str, Any]
     """The config.json of the model without its quantization."""
-    quantized: bool
-    """The weights are 8-bit, as `danlu quantize` writes them."""
+    scheme: Scheme
+    """How the weights are stored, and computed."""
 
 
 def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
@@ -47,16 +47,16 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
         shape = stages.shape_of(run.load_recipe(), run, prepared)
         tokenizer = tokenizers.load(prepared.folder)
         made = to_hugging_face(shape, bos_token_id=tokenizer.begin_id, eos_token_id=tokenizer.end_id)
-        return Opened(_model(name or path.resolve().name, tokenizer, made, prepared.folder), shape, found.path, made, False)
+        return Opened(_model(name or path.resolve().name, tokenizer, made, prepared.folder), shape, found.path, made, "plain")
     if not path.is_dir():
         raise UserError(f"{path}: there is no such folder; give a run or a folder in the Hugging Face layout")
     if (config := _json(path / "config.json")) is None:
         raise UserError(f"{path}: neither a run (no {RECIPE}) nor in the Hugging Face layout (no config.json)")
     generation = _json(path / "generation_config.json") or {}
     tokenizer = tokenizers.load(path)
-    plain, quantized = without_section(config)
+    plain, scheme = without_section(config)
     model = _model(name or path.resolve().name, tokenizer, {**plain, **generation}, path)
-    return Opened(model, from_hugging_face(plain), path, plain, quantized)
+    return Opened(model, from_hugging_face(plain), path, plain, scheme)
 
 
 def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path) -> Model:
