@@ -47,6 +47,7 @@ def test_serve_answers_as_generate_does(trained_folder: tuple[RunFolder, str]) -
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], "neither a run"),
         (["RUN", "--host", "0.0.0.0"], "give a key with --api-key"),
+        (["RUN", "--host", "0.0.0.0", "--api-key", ""], "give a key with --api-key"),
         (["RUN", "--port", "0", "--device", "nothing"], "--device nothing: cannot be used here"),
     ],
 )

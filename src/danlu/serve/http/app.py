@@ -173,7 +173,7 @@ def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
 async def _body(request: Request, model: Model, limits: Limits) -> bytes:
     """The bytes of a request that may ask. HTTPException: who asks does not know the key, or the body is not for us."""
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if limits.api_key is not None and not hmac.compare_digest(given.encode(), limits.api_key.encode()):
+    if limits.api_key and not hmac.compare_digest(given.encode(), limits.api_key.encode()):
         raise HTTPException(401, "the API key is missing or wrong")
     # Browsers let any page send a form or plain text here, but not JSON.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

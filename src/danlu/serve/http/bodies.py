@@ -6,7 +6,7 @@ import json
 import secrets
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from danlu.errors import UserError
 from danlu.serve.sampling import Sampling
@@ -121,6 +121,12 @@ class Chat(_Body):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _asked(self) -> Chat:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
 
 
 def read(kind: type[Kind], body: bytes) -> Kind:
