@@ -22,7 +22,7 @@ from danlu.files import write_json
 from danlu.model.families import tensor_shapes
 from danlu.run_folder import RECIPE, RunFolder
 
-COPIED = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
+COPIED = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "generation_config.json", tokenizers.TEMPLATE)
 WORST = 5
 
 Report = Callable[[str], None]
