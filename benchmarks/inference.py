@@ -47,7 +47,7 @@ def main() -> None:
         if made["perplexity_increase"] is not None:
             figures["perplexity_increase"] = made["perplexity_increase"]
         opened = serving.open_model(small, print)
-        executor = load(opened.shape, opened.weights, True, 16384, "cpu")
+        executor = load(opened.shape, opened.weights, opened.scheme, 16384, "cpu")
     theirs = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     for parameter in theirs.parameters():
         parameter.data = parameter.data.clone()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from danlu.data.chat import template as templates
-from danlu.data.chat.template import Message, Template, TemplateFault
+from danlu.data.chat.forms import Message, Unfit
+from danlu.data.chat.template import Template
 from danlu.engines.base import Sampling
 from danlu.errors import UserError
 from danlu.recipe.watch_sections import GenerateSection
@@ -17,7 +18,7 @@ class Conversation:
 
     def __init__(self, trained: Trained, settings: GenerateSection) -> None:
         self.trained, self.settings = trained, settings
-        self.template: Template = templates.load(trained.prepared.folder, None)
+        self.template: Template = templates.load(trained.tokenizer, trained.prepared.folder, None)
         self.messages: list[Message] = []
 
     def system(self, text: str) -> None:
@@ -32,10 +33,10 @@ class Conversation:
         asked: list[Message] = [*self.messages, {"role": "user", "content": text}]
         try:
             prompt = self.template.render(asked, answer_next=True)
-        except TemplateFault as fault:
+        except Unfit as fault:
             raise UserError(str(fault)) from None
         tokenizer, settings = self.trained.tokenizer, self.settings
-        ids = tokenizer.encode_markup(prompt)[0].tolist()
+        ids = tokenizer.encode_markup(*prompt)[0].tolist()
         seed = (settings.seed + len(self.messages)) % 2**63
         top_k = min(settings.top_k, self.trained.shape.vocab_size)
         sampling = Sampling(settings.max_tokens, settings.temperature, top_k, settings.top_p, seed)

@@ -18,11 +18,14 @@ from danlu.stages import Trained
 TORCH_NAMES: dict[str, TensorType] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def check(folder: Path, replace: bool) -> None:
-    """UserError: the folder exists and is not to be replaced, or is no export."""
+CONFIG = "config.json"
+
+
+def check(folder: Path, replace: bool, sign: str = CONFIG) -> None:
+    """UserError: the folder exists and is not to be replaced, or is no export, by which is meant that it holds ``sign``."""
     if not folder.exists():
         return
-    if not (folder / "config.json").is_file():
+    if not (folder / sign).is_file():
         raise UserError(f"{folder} exists and is no export; give another folder with --to")
     if not replace:
         raise UserError(f"{folder} exists; give another folder with --to, or --replace to overwrite it")
@@ -34,7 +37,7 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
     ends = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id}
     with written(folder, replace) as partial:
         config = to_hugging_face(trained.shape, **ends, dtype=TORCH_NAMES[dtype])
-        write_json(partial / "config.json", config)
+        write_json(partial / CONFIG, config)
         write_json(partial / "generation_config.json", {key: value for key, value in ends.items() if value is not None})
         trained.engine.export_weights(partial, dtype)
         for name in (tokenizers.FILE, tokenizers.SETTINGS):
@@ -43,13 +46,13 @@ def export(trained: Trained, folder: Path, dtype: str, replace: bool) -> Path:
 
 
 @contextmanager
-def written(folder: Path, replace: bool) -> Iterator[Path]:
+def written(folder: Path, replace: bool, sign: str = CONFIG) -> Iterator[Path]:
     """A new folder to write a model into, aside; it is renamed when the body is done.
 
     UserError: see ``check``, or nothing can be written there. DanluError: the writing fails in the middle (a full disk);
     nothing is left half written, and an export that was to be replaced is still there.
     """
-    check(folder, replace)
+    check(folder, replace, sign)
     place = Path(os.path.abspath(folder))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from danlu.files import write_json
 from danlu.model.families import tensor_shapes
 from danlu.run_folder import RECIPE, RunFolder
 
-COPIED = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "generation_config.json", "chat_template.jinja")
+COPIED = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "generation_config.json", tokenizers.TEMPLATE)
 WORST = 5
 
 Report = Callable[[str], None]
@@ -40,14 +40,15 @@ def quantize(
 
     export.check(to, replace)
     opened = serving.open_model(path, report)
-    if opened.quantized:
+    if opened.scheme != "plain":
         raise UserError(f"{path} has 8-bit weights already; give the model that it was made from")
+    scheme: stored.Scheme = "w8" if weights_only else "w8a8"
     text = _text(opened, path, file, field, tokens, report)
     made = int8.quantize({name: tensor.numpy() for name, tensor in load_weights(opened.shape, opened.weights).items()})
     source = RunFolder.open(path).data if (path / RECIPE).is_file() else path
     with export.written(to, replace) as partial:
         stored.write(made.arrays, partial)
-        write_json(partial / "config.json", {**opened.config, stored.SECTION: stored.section(not weights_only)})
+        write_json(partial / "config.json", {**opened.config, stored.SECTION: stored.section(scheme)})
         for name in COPIED:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)
@@ -56,8 +57,8 @@ def quantize(
     result: dict[str, Any] = {"bytes": size, "size_ratio": size / plain, "tokens": 0 if text is None else len(text)}
     before, after, executor = None, None, None
     if text is not None:
-        before = perplexity(load(opened.shape, opened.weights, False, WINDOW, "cpu"), text)
-        small = load(opened.shape, to, True, WINDOW, "cpu")
+        before = perplexity(load(opened.shape, opened.weights, "plain", WINDOW, "cpu"), text)
+        small = load(opened.shape, to, scheme, WINDOW, "cpu")
         after, executor = perplexity(small, text), type(small).__name__
     increase = None if before is None or after is None else after / before - 1
     result |= {"perplexity_before": before, "perplexity_after": after, "perplexity_increase": increase, "executor": executor}

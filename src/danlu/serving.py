@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danlu import stages
-from danlu.compress.stored import without_section
+from danlu.compress.stored import Scheme, without_section
 from danlu.data import tokenizer as tokenizers
+from danlu.data.chat import template as templates
 from danlu.data.prepared import Prepared
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.model.families import from_hugging_face, to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.run_folder import RECIPE, RunFolder
-from danlu.serve.chat import ChatTemplate
 from danlu.serve.model import Model
 
 Report = Callable[[str], None]
@@ -31,8 +31,8 @@ class Opened(NamedTuple):
     """A folder of safetensors files."""
     config: dict[str, Any]
     """The config.json of the model without its quantization."""
-    quantized: bool
-    """The weights are 8-bit, as `danlu quantize` writes them."""
+    scheme: Scheme
+    """How the weights are stored, and computed."""
 
 
 def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
@@ -47,35 +47,24 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
         shape = stages.shape_of(run.load_recipe(), run, prepared)
         tokenizer = tokenizers.load(prepared.folder)
         made = to_hugging_face(shape, bos_token_id=tokenizer.begin_id, eos_token_id=tokenizer.end_id)
-        return Opened(_model(name or path.resolve().name, tokenizer, made, None), shape, found.path, made, False)
+        return Opened(_model(name or path.resolve().name, tokenizer, made, prepared.folder), shape, found.path, made, "plain")
     if not path.is_dir():
         raise UserError(f"{path}: there is no such folder; give a run or a folder in the Hugging Face layout")
     if (config := _json(path / "config.json")) is None:
         raise UserError(f"{path}: neither a run (no {RECIPE}) nor in the Hugging Face layout (no config.json)")
     generation = _json(path / "generation_config.json") or {}
     tokenizer = tokenizers.load(path)
-    plain, quantized = without_section(config)
+    plain, scheme = without_section(config)
     model = _model(name or path.resolve().name, tokenizer, {**plain, **generation}, path)
-    return Opened(model, from_hugging_face(plain), path, plain, quantized)
+    return Opened(model, from_hugging_face(plain), path, plain, scheme)
 
 
-def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path | None) -> Model:
+def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path) -> Model:
     ends = settings.get("eos_token_id")
     numbers = ends if isinstance(ends, list) else [ends]
     known = frozenset(number for number in numbers if isinstance(number, int))
-    template = None if folder is None else _template(folder)
-    return Model(name, tokenizer, ChatTemplate(tokenizer, template), known | {tokenizer.end_id})
-
-
-def _template(folder: Path) -> str | None:
-    """The folder's chat template: a file of its own, or in the tokenizer's settings, where the one named default is meant."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    template = tokenizers.settings_beside(folder / tokenizers.FILE).get("chat_template")
-    if isinstance(template, list):
-        template = next((it.get("template") for it in template if isinstance(it, dict) and it.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+    chat = templates.find(tokenizer, folder) or templates.Template(templates.PLAIN, "danlu's own", tokenizer)
+    return Model(name, tokenizer, chat, known | {tokenizer.end_id})
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from danlu import serving, stages
 from danlu.compress.int8 import quantize
 from danlu.compress.perplexity import perplexity
-from danlu.compress.stored import restored
+from danlu.compress.stored import SECTION, restored, section
 from danlu.run_folder import RunFolder
+from danlu.serve.executor import Piece
 from danlu.serve.load import load
 
 Call = Callable[..., tuple[int, str, str]]
@@ -57,19 +61,50 @@ def test_perplexity_is_that_of_the_training_engine(trained_folder: tuple[RunFold
     trained = stages.open_trained(trained_folder[0], print)
     tokens = trained.prepared.validation.window(0, 100).astype(np.int64)
     opened = serving.open_model(trained_folder[0].path, print)
-    found = perplexity(load(opened.shape, opened.weights, False, 128, "cpu"), tokens)
+    found = perplexity(load(opened.shape, opened.weights, "plain", 128, "cpu"), tokens)
     with torch.no_grad():
         logits = trained.engine.model(torch.tensor(tokens)[None])[0, :-1].double()  # type: ignore[attr-defined]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:]))
     assert math.log(found) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize("case", ["weights only", "no instructions", "no numba"])
+def test_where_activations_are_not_rounded_it_is_the_float_model_of_these_weights(
+    small: tuple[Path, dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    place = tmp_path / "q"
+    shutil.copytree(small[0], place)
+    config = json.loads((place / "config.json").read_text())
+    if case == "weights only":
+        config["quantization_config"] = section("w8")
+        (place / "config.json").write_text(json.dumps(config))
+    elif case == "no instructions":
+        monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", dict)
+    else:
+        monkeypatch.setitem(sys.modules, "danlu.serve.int8.executor", None)
+    opened = serving.open_model(place, print)
+    executor = load(opened.shape, opened.weights, opened.scheme, 64, "cpu")
+    tokens = [number * 37 % 200 for number in range(40)]
+    logits_nv = executor.run([Piece(tokens, 0, [2, 0, 3], 40)])
+    stored = load_file(place / "model.safetensors")
+    floats = {name: it * stored.get(f"{name}_scale", 1) for name, it in stored.items() if not name.endswith("_scale")}
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**{k: v for k, v in config.items() if k != SECTION}))
+    theirs.load_state_dict({name: torch.tensor(array) for name, array in floats.items()}, strict=not opened.shape.tied_embeddings)
+    with torch.no_grad():
+        expected_nv = theirs.eval()(torch.tensor([tokens])).logits[0].numpy()
+    np.testing.assert_allclose(logits_nv, expected_nv, rtol=1e-4, atol=1e-4)
+
+
 def test_the_verb(danlu: Call, trained_folder: tuple[RunFolder, str], tmp_path: Path, recipe_file: Path) -> None:
     code, out, _ = danlu("quantize", trained_folder[0].path, "--to", tmp_path / "q", "--tokens", 200, "--json")
     assert code == 0 and json.loads(out)["tokens"] == 200
+    assert serving.open_model(tmp_path / "q", print).scheme == "w8a8"
     assert danlu("quantize", trained_folder[0].path, "--to", tmp_path / "q")[:1] == (2,)
-    code, out, _ = danlu("quantize", trained_folder[0].path, "--to", tmp_path / "q", "--replace", "--file", recipe_file)
-    assert code == 0 and "perplexity" in out and "most is lost in" in out
+    code, out, _ = danlu(
+        "quantize", trained_folder[0].path, "--to", tmp_path / "q", "--replace", "--weights-only", "--file", recipe_file
+    )
+    assert code == 0 and "computed by TorchExecutor" in out and "most is lost in" in out
+    assert serving.open_model(tmp_path / "q", print).scheme == "w8"
     code, _, err = danlu("quantize", tmp_path / "q", "--to", tmp_path / "r")
     assert code == 2 and "8-bit weights already" in err
 

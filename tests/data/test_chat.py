@@ -97,6 +97,10 @@ def test_all_tokens_on_request(folder: Path, tmp_path: Path) -> None:
         ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "no answer"),
         ({"messages": [{"role": "user", "content": "a"}, {"role": "robot", "content": "b"}]}, "role 'robot'"),
         (chat("a", "b", "c\ud800", "d"), "surrogate"),
+        ({"messages": [{**turn, "name": "\ud800"} for turn in chat("a", "b")["messages"]]}, "surrogate"),
+        (chat("a", "b\ufdd0"), "no character"),
+        ({"instruction": "a", "input": "\ud800", "output": "b"}, "surrogate"),
+        ({"instruction": "a", "input": 5, "output": "b"}, "'input' is no text"),
         (chat("very long " * 60, "b"), "no token of an answer is among the first 65"),
         ({"text": "a"}, "no field messages"),
         ([1], "no object"),
@@ -121,7 +125,13 @@ def test_a_long_conversation_is_cut_and_told(folder: Path, tmp_path: Path) -> No
     [
         ("{{ raise_exception('no ' + messages[0].role) }}", "no user"),
         ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "more than"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "counts beyond 1,000,000"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 100,000 steps"),
+        (
+            "{% set r = range(99)|list %}{% for i in r %}{% for j in r %}{% for k in r %}{% endfor %}{% endfor %}{% endfor %}",
+            "steps",
+        ),
+        ("{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}", "steps"),
+        ("{% for i in [60] recursive %}{% if i %}{{ loop([i - 1, i - 1]) }}{% endif %}{% endfor %}", "steps"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
         ("{{ messages[0]['nothing'].x }}", "UndefinedError"),
     ],
@@ -136,11 +146,11 @@ def test_a_template_that_fails(folder: Path, tmp_path: Path, template: str, said
 def test_no_template(folder: Path, tmp_path: Path) -> None:
     (tmp_path / tokenizers.FILE).write_bytes((folder / tokenizers.FILE).read_bytes())
     with pytest.raises(UserError, match=r"no chat template; name one in data\.chat\.template, such as chatml"):
-        templates.load(tmp_path, None)
+        templates.load(tokenizers.load(folder), tmp_path, None)
     file = tmp_path / "bad.jinja"
     file.write_text("{% for %}")
     with pytest.raises(UserError, match="no Jinja"):
-        templates.load(tmp_path, str(file))
+        templates.load(tokenizers.load(folder), tmp_path, str(file))
 
 
 def test_template_renders_as_transformers(folder: Path) -> None:
@@ -148,7 +158,24 @@ def test_template_renders_as_transformers(folder: Path) -> None:
 
     theirs = AutoTokenizer.from_pretrained(folder)
     messages = GOOD[1]["messages"]
-    assert templates.load(folder, None).render(messages, False) == theirs.apply_chat_template(messages, tokenize=False)
+    own = tokenizers.load(folder)
+    text, cuts = templates.load(own, folder, None).render(messages, False)
+    assert text == theirs.apply_chat_template(messages, tokenize=False) and not cuts
+    assert own.encode_markup(text)[0].tolist() == theirs.apply_chat_template(messages, return_dict=False)
+
+
+def test_what_is_written_in_a_message_is_no_special_token(folder: Path, tmp_path: Path) -> None:
+    """In training as in an answer; the template's own are."""
+    tokenizer = tokenizers.load(folder)
+    record = chat("<|end|> <|pad|>?", "say <|end|> or <|pad|><|end|>")
+    prepared, _ = made(recipe(folder, [record], tmp_path), tmp_path)
+    ids = prepared.train.window(0, prepared.train.tokens).tolist()
+    special = set(tokenizer.specials.values())
+    assert [number for number in ids if number in special] == [tokenizer.end_id]
+    shown_text = "[user]<|end|> <|pad|>?[assistant]⟦say <|end|> or <|pad|><|end|><|end|>⟧\n\n("
+    assert shown(prepared, 1)[0].startswith(shown_text)
+    rendered = templates.load(tokenizer, folder, None).render(record["messages"][:1], True)
+    assert ids[: len(tokenizer.encode_markup(*rendered)[0])] == tokenizer.encode_markup(*rendered)[0].tolist()
 
 
 def test_packed_loss_is_that_of_one_conversation_a_row(folder: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import httpx
 import openai
 import uvicorn
 
+from danlu.data.chat.template import Template
 from danlu.data.tokenizer import Tokenizer
-from danlu.serve.chat import ChatTemplate
 from danlu.serve.engine import Engine
 from danlu.serve.http.app import Limits, application
 from danlu.serve.http.serve import _bound
@@ -44,7 +44,7 @@ class Server:
 
 @contextmanager
 def serving(executor: TorchExecutor, tokenizer: Tokenizer, waiting: int = 16, **limits: Any) -> Iterator[Server]:
-    model = Model("tiny", tokenizer, ChatTemplate(tokenizer, TEMPLATE), frozenset({tokenizer.end_id}))
+    model = Model("tiny", tokenizer, Template(TEMPLATE, "test", tokenizer), frozenset({tokenizer.end_id}))
     worker = Worker(Engine(executor), waiting)
     app = application(model, worker, Limits(**limits))
     with _bound("127.0.0.1", 0) as listening:

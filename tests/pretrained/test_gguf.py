@@ -111,9 +111,11 @@ def test_a_folder_is_taken_over(tokenizer: Path, tmp_path: Path) -> None:
     for name in (tokenizers.FILE, tokenizers.SETTINGS):
         (source / name).write_bytes((tokenizer / name).read_bytes())
     (source / "config.json").write_text(json.dumps(to_hugging_face(shape, bos_token_id=None, eos_token_id=None)))
+    (source / "generation_config.json").write_text('{"eos_token_id": [1, 7]}')
     state = {name: torch.as_tensor(each) for name, each in weights(shape).items()}
     save_file(state, source / "model.safetensors")
     assert import_model(source, tmp_path / "made", "fp32") == shape
+    assert json.loads((tmp_path / "made" / "generation_config.json").read_text()) == {"eos_token_id": [1, 7]}
     assert all(torch.equal(each, state[name]) for name, each in load_file(tmp_path / "made" / "model.safetensors").items())
     (source / "model.safetensors").rename(source / "pytorch_model.bin")
     with pytest.raises(UserError, match="pickled weights are not read"):

@@ -69,12 +69,17 @@ def test_chat(run: Path) -> None:
 def test_export(run: Path, tmp_path: Path) -> None:
     from gguf import GGUFReader
 
-    def export(form: str, to: str) -> None:
-        arguments = ["export", str(run), "--format", form, "--to", str(tmp_path / to)]
+    def export(form: str, to: str, *more: str) -> None:
+        arguments = ["export", str(run), "--format", form, "--to", str(tmp_path / to), *more]
         assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
 
     export("peft", "adapter")
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["r"] == 2
+    (tmp_path / "adapter" / "mine").write_text("x")
+    export("peft", "adapter", "--replace")
+    assert not (tmp_path / "adapter" / "mine").exists()
+    with pytest.raises(UserError, match="is no export"):
+        export("peft", ".", "--replace")
     export("gguf-q8_0", "model.gguf")
     assert {each.tensor_type.name for each in GGUFReader(tmp_path / "model.gguf").tensors} == {"Q8_0", "F32"}
     imported = CliRunner().invoke(cli, ["import", str(tmp_path / "model.gguf"), "--to", str(tmp_path / "back")])

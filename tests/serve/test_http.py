@@ -13,7 +13,10 @@ from answering import Server, serving, until
 
 from danlu.data.tokenizer import Tokenizer
 from danlu.serve.engine import Engine
+from danlu.serve.http.answers import Answer
+from danlu.serve.http.bodies import Chat, read
 from danlu.serve.sampling import Sampling
+from danlu.serve.sequence import Output
 from danlu.serve.torch_executor import TorchExecutor
 
 ExecutorOf = Callable[..., TorchExecutor]
@@ -59,7 +62,7 @@ def test_chat_whole_and_streamed(server: Server) -> None:
     # What a user writes is never a special token.
     prompt = [begin, *ids("system\nfox"), end, begin, *ids("user\nthe <|end|> 🐉"), end, begin, *ids("assistant\n")]
     assert (
-        server.model.chat.tokens([{"role": "system", "content": "fox"}, {"role": "user", "content": "the <|end|> 🐉"}]) == prompt
+        server.model.conversation([{"role": "system", "content": "fox"}, {"role": "user", "content": "the <|end|> 🐉"}]) == prompt
     )
     settings: dict[str, Any] = {"model": "tiny", "messages": messages, "max_tokens": 10, "temperature": 0}
     whole = server.client.chat.completions.create(**settings, logprobs=True, top_logprobs=3)
@@ -124,6 +127,19 @@ def test_bad_requests(server: Server, body: Any, status: int, message: str) -> N
     assert answer.status_code == status, answer.text
     assert message in answer.json()["error"]["message"]
     until(server.idle)
+
+
+def test_a_conversation_keeps_names_and_no_setting_is_ignored(server: Server) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "name": "Li", "content": "x"}]}
+    assert read(Chat, json.dumps(body).encode()).messages[0].plain() == {"role": "user", "name": "Li", "content": "x"}
+    answer = server.post({**body, "top_logprobs": 2}, "/v1/chat/completions")
+    assert answer.status_code == 400 and "top_logprobs needs logprobs" in answer.json()["error"]["message"]
+
+
+def test_half_a_character_has_no_bytes_of_its_own(server: Server) -> None:
+    half = server.model.tokenizer.byte_ids[0]
+    made = Answer(server.model, True, 1).chunk(0, Output("", half, -1.0, [], None))
+    assert made["choices"][0]["logprobs"]["content"][0]["bytes"] is None
 
 
 def test_who_may_not_ask(server: Server) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import openai
 import pytest
 
 from danlu import serving, stages
+from danlu.errors import UserError
 from danlu.run_folder import RunFolder
 
 
@@ -44,6 +47,7 @@ def test_serve_answers_as_generate_does(trained_folder: tuple[RunFolder, str]) -
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], "neither a run"),
         (["RUN", "--host", "0.0.0.0"], "give a key with --api-key"),
+        (["RUN", "--host", "0.0.0.0", "--api-key", ""], "give a key with --api-key"),
         (["RUN", "--port", "0", "--device", "nothing"], "--device nothing: cannot be used here"),
     ],
 )
@@ -64,22 +68,24 @@ def test_an_export_opens_with_its_template_and_its_ends(trained_folder: tuple[Ru
     from danlu import export
 
     place = export.export(stages.open_trained(trained_folder[0], print), tmp_path / "it", "fp32", False)
-    assert not serving.open_model(place, print).model.chat.own
     (place / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}!{% endfor %}")
     (place / "generation_config.json").write_text('{"eos_token_id": [1, 7]}')
     model = serving.open_model(place, print).model
     assert model.ends == {1, 7}
-    assert model.chat.tokens([{"role": "user", "content": "the"}]) == model.tokenizer.encode("the!")
+    assert model.conversation([{"role": "user", "content": "the"}]) == model.tokenizer.encode("the!")
 
 
-@pytest.mark.parametrize(
-    "template",
-    ["{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}", "{{ raise_exception('no system turn') }}"],
-)
-def test_templates_that_refuse_or_loop(trained_folder: tuple[RunFolder, str], template: str) -> None:
-    from danlu.errors import UserError
-    from danlu.serve.chat import ChatTemplate
-
-    tokenizer = serving.open_model(trained_folder[0].path, print).model.tokenizer
-    with pytest.raises(UserError, match=r"loops too often|no system turn"):
-        ChatTemplate(tokenizer, template).tokens([{"role": "user", "content": "x"}])
+def test_a_run_answers_by_the_template_that_it_was_trained_with(trained_folder: tuple[RunFolder, str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_folder[0].path, run)
+    plain = serving.open_model(run, print).model
+    asked = [{"role": "user", "content": "the"}]
+    assert plain.tokenizer.decode(plain.conversation(asked)) == "User: the\nAssistant:"
+    settings = run / "data" / "tokenizer_config.json"
+    told = json.loads(settings.read_text()) | {"chat_template": "{% for m in messages %}{{ m.content }}!{% endfor %}"}
+    settings.write_text(json.dumps(told))
+    model = serving.open_model(run, print).model
+    assert model.tokenizer.decode(model.conversation(asked)) == "the!"
+    (run / "data" / "chat_template.jinja").write_text("{{ raise_exception('no ' + messages[0].role) }}")
+    with pytest.raises(UserError, match="messages: the chat template says: no user"):
+        serving.open_model(run, print).model.conversation(asked)

@@ -58,19 +58,20 @@ def test_bytes_that_are_no_text_are_shown_as_such_and_hold_nothing_up(tokenizer:
     assert len(text._window) < 20
 
 
-def test_draws_follow_the_distribution_of_transformers() -> None:
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.9, 0.1), (1.0, 0.1), (1.0, 0.0)])
+def test_draws_follow_the_distribution_of_transformers(top_p: float, min_p: float) -> None:
     random_state = np.random.default_rng(0)
     logits_v = random_state.normal(size=10).astype(np.float32) * 1.5
     tokens = [3, 3, 7]
-    settings = Sampling(temperature=0.8, top_p=0.9, min_p=0.1, repetition_penalty=1.3)
+    settings = Sampling(temperature=0.8, top_p=top_p, min_p=min_p, repetition_penalty=1.3)
     scores = torch.tensor(logits_v)[None].double()
     scores = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([tokens]), scores) / 0.8
-    scores = MinPLogitsWarper(0.1)(None, TopPLogitsWarper(0.9)(None, scores))
+    scores = MinPLogitsWarper(min_p)(None, TopPLogitsWarper(top_p)(None, scores))
     expected = torch.softmax(scores, -1)[0].numpy()
     count = 3000
     drawn = [draw(logits_v, Sampling(**{**settings.__dict__, "seed": seed}), tokens, 3) for seed in range(count)]
     counts = np.bincount(drawn, minlength=10)
-    assert not counts[expected == 0].any() and 2 < (expected > 0).sum() < 10
+    assert not counts[expected == 0].any() and 2 < (expected > 0).sum() < 10 + (min_p == 0)
     kept = expected > 0
     deviation = ((counts - count * expected)[kept] ** 2 / (count * expected[kept])).sum()
     assert deviation < 34  # beyond the 99.99 % quantile of chi-squared with up to 9 degrees of freedom

@@ -51,7 +51,7 @@ def serve(
     settings = Settings(host, port, api_key, running, waiting, timeout)
     serve_http(
         opened.model,
-        lambda: load(opened.shape, opened.weights, opened.quantized, cache_tokens, device),
+        lambda: load(opened.shape, opened.weights, opened.scheme, cache_tokens, device),
         settings,
         lambda address: click.echo(f"serve: {address}"),
     )
@@ -60,7 +60,7 @@ def serve(
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
 @click.option("--to", type=click.Path(path_type=Path), required=True, help="Target folder.")
-@click.option("--weights-only", is_flag=True, help="Say in the file that activations are not to be rounded to 8 bits.")
+@click.option("--weights-only", is_flag=True, help="Do not round activations to 8 bits; as slow as float32.")
 @click.option("--file", type=click.Path(path_type=Path), help="Text to measure perplexity on. Default: a run's held-out text.")
 @click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
 @click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, at most.")

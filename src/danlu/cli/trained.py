@@ -155,6 +155,7 @@ def export(run: Path, to: Path | None, form: str, dtype: str, replace: bool) -> 
 
 
 def _otherwise(folder: RunFolder, to: Path | None, form: str, dtype: str, replace: bool) -> Path:
+    from danlu import export as exports
     from danlu import stages
     from danlu.pretrained import export as others
 
@@ -162,7 +163,8 @@ def _otherwise(folder: RunFolder, to: Path | None, form: str, dtype: str, replac
         raise UserError(f"--format {form}: name the {'folder' if form == 'peft' else 'file'} to write with --to")
     if dtype != "fp32":
         raise UserError(f"--dtype {dtype} is for the Hugging Face layout; --format {form} has types of its own, leave it out")
-    trained = stages.open_trained(folder, note)
     if form == "peft":
-        return others.export_adapter(trained, to)
-    return others.export_gguf(trained, to, form.removeprefix("gguf-"), replace)
+        exports.check(to, replace, others.ADAPTER)
+        return others.export_adapter(stages.open_trained(folder, note), to, replace)
+    others.check_file(to, replace)
+    return others.export_gguf(stages.open_trained(folder, note), to, form.removeprefix("gguf-"), replace)

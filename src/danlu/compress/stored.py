@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,14 @@ from danlu.model.shape import ModelShape
 
 Arrays = dict[str, NDArray[Any]]
 SECTION = "quantization_config"
+Scheme = Literal["plain", "w8", "w8a8"]
+"""Of a folder: float weights; 8-bit weights; or these, with activations rounded to 8 bits where they meet them."""
 
 
-def section(activations: bool) -> dict[str, Any]:
-    """What config.json says of the weights, and, with ``activations``, of what they are multiplied with."""
+def section(scheme: Scheme) -> dict[str, Any]:
+    """What config.json says of 8-bit weights, and of what they are multiplied with."""
     numbers = {"num_bits": 8, "type": "int", "symmetric": True}
-    inputs = {**numbers, "strategy": "token", "dynamic": True} if activations else None
+    inputs = {**numbers, "strategy": "token", "dynamic": True} if scheme == "w8a8" else None
     group = {
         "targets": ["Linear", "Embedding"],
         "weights": {**numbers, "strategy": "channel", "dynamic": False},
@@ -40,19 +42,21 @@ def section(activations: bool) -> dict[str, Any]:
     }
 
 
-def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The config.json of the model itself, and whether its weights are 8-bit. UserError: quantized in another way."""
+def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], Scheme]:
+    """The config.json of the model itself, and what holds of its weights. UserError: quantized in another way."""
     found = config.get(SECTION)
     plain = {name: value for name, value in config.items() if name != SECTION}
     if not found:
-        return plain, False
-    known = section(False)
+        return plain, "plain"
+    known = section("w8")
     if not isinstance(found, dict) or any(found.get(name) != known[name] for name in ("quant_method", "format")):
         method = found.get("quant_method") if isinstance(found, dict) else found
         raise UserError(
             f"config.json: {SECTION} is {method!r}; danlu reads 8-bit weights as `danlu quantize` writes them, or plain ones"
         )
-    return plain, True
+    groups = found.get("config_groups")
+    rounded = isinstance(groups, dict) and any(isinstance(it, dict) and it.get("input_activations") for it in groups.values())
+    return plain, "w8a8" if rounded else "w8"
 
 
 def write(arrays: Mapping[str, NDArray[Any]], folder: Path) -> None:

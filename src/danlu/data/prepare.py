@@ -145,7 +145,7 @@ def _tokenizer(data: DataSection, listing: Listing, folder: Path, report: Report
         loaded = tokenizer.load(file, data.tokenizer.begin, data.tokenizer.end)
         beside = tokenizer.settings_beside(file)
         if data.chat.template is not None:  # which is the model's from now on
-            beside["chat_template"] = template.load(file, data.chat.template).source
+            beside["chat_template"] = template.load(loaded, file, data.chat.template).source
         tokenizer.save(folder, file.read_bytes(), loaded.begin, loaded.end, beside)
         begin = loaded.begin or "nothing"
         report(f"tokenizer: {file}, {loaded.vocab_size:,} tokens, {begin} before and {loaded.end} after a document")
@@ -181,7 +181,7 @@ def _sampler(recipe: Recipe, made: Tokenizer) -> Sampler | None:
     path = recipe.data.tokenizer.path
     assert path is not None, "contradictions() saw to it"
     chat = recipe.data.chat
-    return Sampler(made, template.load(path, chat.template), chat.supervise == "all", recipe.data.sequence_length + 1)
+    return Sampler(made, template.load(made, path, chat.template), chat.supervise == "all", recipe.data.sequence_length + 1)
 
 
 def _empty(ledger: Ledger) -> UserError:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +84,22 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without begin and end. Raises UserError for text with bytes that are no UTF-8 (a prompt may)."""
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UserError(f"the text is not UTF-8 at character {error.start:,}") from None
+        _check(text)
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
-    def encode_markup(self, text: str) -> tuple[Array, Array]:
-        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64."""
-        encoding = self._markup.encode(text, add_special_tokens=False)
-        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    def encode_markup(self, text: str, cuts: Iterable[int] = ()) -> tuple[Array, Array]:
+        """Token ids (n,) of a text in which special tokens are meant as such, and the characters of each, (n, 2) int64.
+
+        No token goes across a cut, given as the number of characters before it. Raises UserError as `encode`.
+        """
+        _check(text)
+        ids, offsets = [], []
+        for start, stop in pairwise(sorted({0, *cuts, len(text)})):
+            encoding = self._markup.encode(text[start:stop], add_special_tokens=False)
+            ids += encoding.ids
+            offsets += [(start + first, start + last) for first, last in encoding.offsets]
+        return np.array(ids, np.uint32), np.array(offsets, np.int64).reshape(-1, 2)
 
     @cached_property
     def _markup(self) -> Any:
@@ -127,6 +133,13 @@ class Tokenizer:
         """The text of token ids; special tokens are spelled out unless skipped."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _check(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"the text is not UTF-8 at character {error.start:,}") from None
 
 
 def _unknown(data: bytes, vocabulary: dict[str, int]) -> int | None:

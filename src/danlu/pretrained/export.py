@@ -11,15 +11,23 @@ import numpy as np
 from danlu.data.arrays import Array
 from danlu.engines.hugging_face import hugging_face_files
 from danlu.errors import DanluError, UserError
+from danlu.export import written
 from danlu.files import sync, why
 from danlu.pretrained.gguf_write import write_gguf
 from danlu.stages import Trained
 
+ADAPTER = "adapter_config.json"
+
+
+def check_file(file: Path, replace: bool) -> None:
+    """UserError: the file exists and is not to be replaced, or is a folder."""
+    if file.is_dir() or (file.exists() and not replace):
+        raise UserError(f"{file} exists; give another file with --to, or --replace to overwrite it")
+
 
 def export_gguf(trained: Trained, file: Path, kind: str, replace: bool) -> Path:
     """Write one file aside, then rename. UserError: it exists, or cannot hold this model. DanluError: the disk is full."""
-    if file.is_dir() or (file.exists() and not replace):
-        raise UserError(f"{file} exists; give another file with --to, or --replace to overwrite it")
+    check_file(file, replace)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".danlu-export-", dir=file.parent) as name:
@@ -35,22 +43,15 @@ def export_gguf(trained: Trained, file: Path, kind: str, replace: bool) -> Path:
     return file
 
 
-def export_adapter(trained: Trained, folder: Path) -> Path:
-    """Write a new folder as PEFT has it. UserError: it exists, or the run has no adapter."""
+def export_adapter(trained: Trained, folder: Path, replace: bool) -> Path:
+    """Write a folder as PEFT has it. UserError: it exists, or the run has no adapter. DanluError: the disk is full."""
     if trained.recipe.train.lora is None:
         raise UserError("the run has no adapter (train.lora is null); export it in another format")
-    if folder.exists():
-        raise UserError(f"{folder} exists; give another folder with --to")
     from danlu.engines.torch.engine import TorchEngine
 
     assert isinstance(trained.engine, TorchEngine), "no other engine has adapters"
-    partial = folder.with_name(f".{folder.name}.partial")
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
+    with written(folder, replace, ADAPTER) as partial:
         trained.engine.export_adapter(partial)
-        partial.rename(folder)
-    except OSError as error:
-        raise DanluError(f"{folder}: cannot be written: {why(error)}") from error
     return folder
 
 

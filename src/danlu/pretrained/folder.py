@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import numpy as np
 from danlu.data import tokenizer as tokenizers
 from danlu.data.arrays import Array
 from danlu.engines.hugging_face import check_headers, hugging_face_files, split_files, write_index
-from danlu.errors import DanluError, UserError
-from danlu.files import why, write_json
+from danlu.errors import UserError
+from danlu.export import written
+from danlu.files import write_json
 from danlu.model.families import TensorType, tensor_shapes, to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.pretrained.gguf_model import GgufModel
@@ -28,7 +28,8 @@ TYPES: dict[str, tuple[str, TensorType, int]] = {
     "bf16": ("BF16", "bfloat16", 2),
     "fp16": ("F16", "float16", 2),
 }
-_TOKENIZER_FILES = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "chat_template.jinja")
+GENERATION = "generation_config.json"
+_TOKENIZER_FILES = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", tokenizers.TEMPLATE)
 
 
 def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None = None) -> ModelShape:
@@ -50,11 +51,13 @@ def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None 
         shape, tensor, settings = _gguf(source, tokenizer)
     else:
         raise UserError(f"{source}: there is no such file or folder")
-    with _aside(folder) as partial:
+    with written(folder, replace=False) as partial:
         for name, data in settings(tokenizer or source).items():
             (partial / name).write_bytes(data)
         write_weights(shape, tensor, partial, dtype)
         _write_config(shape, partial, dtype)
+        if (told := source / GENERATION).is_file():  # it may name more tokens at which to end
+            shutil.copyfile(told, partial / GENERATION)
     return shape
 
 
@@ -141,19 +144,4 @@ def _write_config(shape: ModelShape, folder: Path, dtype: str) -> None:
         )
     ends = {"bos_token_id": loaded.begin_id, "eos_token_id": loaded.end_id}
     write_json(folder / "config.json", to_hugging_face(shape, **ends, dtype=TYPES[dtype][1]))
-    write_json(folder / "generation_config.json", {name: it for name, it in ends.items() if it is not None})
-
-
-@contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A folder beside it that becomes it."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        partial.rename(folder)
-    except OSError as error:
-        raise DanluError(f"{folder}: cannot be written: {why(error)}; nothing was changed there") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    write_json(folder / GENERATION, {name: it for name, it in ends.items() if it is not None})

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from danlu.compress import stored
+from danlu.compress.stored import Scheme
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.serve.executor import BLOCK, Executor
 
 
-def load(shape: ModelShape, weights: Path, quantized: bool, cache_tokens: int, device: str) -> Executor:
+def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, device: str) -> Executor:
     """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device.
 
-    8-bit weights are computed as such on a CPU that can, and as the float32 numbers that they stand for elsewhere.
+    8-bit weights and activations are computed as such on a CPU that can. Elsewhere, and where activations are not to be rounded,
+    the weights are the float32 numbers that they stand for.
     """
     import torch
 
-    from danlu.compress import stored
     from danlu.serve.torch_executor import TorchExecutor
     from danlu.serve.weights import load_weights
 
@@ -25,10 +27,10 @@ def load(shape: ModelShape, weights: Path, quantized: bool, cache_tokens: int, d
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {device}: cannot be used here: {str(error).splitlines()[0]}") from None
     blocks = -(-cache_tokens // BLOCK)
-    if not quantized:
+    if scheme == "plain":
         return TorchExecutor(shape, load_weights(shape, weights, device), blocks)
     arrays = stored.read(shape, weights)
-    if device == "cpu" and _has_instructions():
+    if scheme == "w8a8" and device == "cpu" and _has_instructions():
         from danlu.serve.int8.executor import Int8Executor
 
         return Int8Executor(shape, arrays, blocks)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from danlu.data.chat.forms import Message, Unfit
+from danlu.data.chat.template import Template
 from danlu.data.tokenizer import Tokenizer
-from danlu.serve.chat import ChatTemplate
+from danlu.errors import UserError
 from danlu.serve.sampling import Sampling
 from danlu.serve.sequence import Sequence
 from danlu.serve.text import TextStream
@@ -17,7 +19,7 @@ class Model:
 
     name: str
     tokenizer: Tokenizer
-    chat: ChatTemplate
+    chat: Template
     ends: frozenset[int]
 
     def prompt(self, text: str) -> list[int]:
@@ -28,6 +30,15 @@ class Model:
         begin = self.tokenizer.begin_id
         ids = self.tokenizer.encode(text)
         return [begin, *ids] if begin is not None else ids or [self.tokenizer.end_id]
+
+    def conversation(self, messages: list[Message]) -> list[int]:
+        """Tokens of a conversation up to where the answer begins. UserError: the chat template does not take it."""
+        try:
+            rendered = self.chat.render(messages, answer_next=True)
+        except Unfit as fault:
+            raise UserError(f"messages: {fault}") from None
+        ids: list[int] = self.tokenizer.encode_markup(*rendered)[0].tolist()
+        return ids
 
     def sequence(self, tokens: list[int], sampling: Sampling) -> Sequence:
         """A sequence for an engine."""

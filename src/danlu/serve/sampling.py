@@ -47,7 +47,8 @@ def draw(logits_v: Logits, sampling: Sampling, tokens: Sequence[int], prompt: in
         return int(scores_v.argmax())
     # The largest is subtracted first, so that a tiny temperature becomes greedy and not NaN.
     scores_v = (scores_v - scores_v.max()) / sampling.temperature
-    kept = np.argsort(-scores_v, kind="stable")
+    cut = sampling.top_k or sampling.top_p < 1
+    kept = np.argsort(-scores_v, kind="stable") if cut else np.arange(len(scores_v))
     if sampling.top_k:
         kept = kept[: sampling.top_k]
     probability = np.exp(scores_v[kept])
@@ -56,7 +57,7 @@ def draw(logits_v: Logits, sampling: Sampling, tokens: Sequence[int], prompt: in
         before = np.cumsum(probability) - probability
         kept, probability = kept[before < sampling.top_p], probability[before < sampling.top_p]
     if sampling.min_p > 0:
-        likely = probability >= sampling.min_p * probability[0]
+        likely = probability >= sampling.min_p * probability.max()
         kept, probability = kept[likely], probability[likely]
     mass = np.cumsum(probability)
     random = np.random.Generator(np.random.Philox(key=sampling.seed, counter=len(tokens) - prompt)).random()

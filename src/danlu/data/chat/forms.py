@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from danlu.data.chat.template import Message
-
+Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")
 _SHARE_GPT = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
 
 
 class Unfit(Exception):
-    """A record is no conversation; the text says why."""
+    """A record is no conversation, or a template cannot render it; the text says why."""
 
 
 def conversation(record: Any) -> list[Message] | tuple[str, str]:
@@ -28,7 +27,7 @@ def conversation(record: Any) -> list[Message] | tuple[str, str]:
     if isinstance(told := record.get("conversations"), list):
         return _ordered([_shared(each) for each in told])
     if "instruction" in record and "output" in record:
-        asked, more = _string(record, "instruction"), record.get("input") or ""
+        asked, more = _string(record, "instruction"), _string(record, "input") if record.get("input") else ""
         text = f"{asked}\n\n{more}" if more else asked
         return _ordered([{"role": "user", "content": text}, {"role": "assistant", "content": _string(record, "output")}])
     prompt, completion = record.get("prompt"), record.get("completion")

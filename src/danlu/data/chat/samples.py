@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.chat.forms import Unfit
-from danlu.data.chat.template import Message, Template, TemplateFault
+from danlu.data.chat.forms import Message, Unfit
+from danlu.data.chat.template import Rendered, Template
 from danlu.data.tokenizer import Tokenizer
 
 Spans = list[tuple[int, int]]
@@ -36,11 +35,12 @@ class Sampler:
     def sample(self, told: list[Message] | tuple[str, str]) -> Sample:
         """Unfit: the template cannot render it, or no supervised token is among the first that are kept."""
         if isinstance(told, tuple):
-            text = "".join(told)
-            spans = [(len(told[0]), len(text))]
+            (text, cuts), spans = Rendered("".join(told), []), [(len(told[0]), len("".join(told)))]
         else:
-            text, spans = self._rendered(told)
-        ids, offsets = self._encoded(text, [start for start, _ in spans])
+            (text, cuts), spans = self._rendered(told)
+        # Cut where an answer begins too: the model will see what is before that without the answer.
+        answers = [start for start, _ in spans] if self._tokenizer.cuttable else []
+        ids, offsets = self._tokenizer.encode_markup(text, [*cuts, *answers])
         supervised = np.zeros(len(ids), bool)
         for start, stop in spans:
             supervised |= (offsets[:, 1] > start) & (offsets[:, 1] <= stop)
@@ -54,37 +54,26 @@ class Sampler:
             raise Unfit(f"no token of an answer is among the first {self._longest:,}, which data.sequence_length leaves")
         return Sample(text, ids[: self._longest], kept, len(ids) > self._longest)
 
-    def _encoded(self, text: str, starts: list[int]) -> tuple[Array, Array]:
-        """Ids and offsets of a text, cut where an answer begins: the model will see what is before that without the answer."""
-        if not self._tokenizer.cuttable:
-            return self._tokenizer.encode_markup(text)
-        edges = [0, *(start for start in starts if start), len(text)]
-        parts = [(start, self._tokenizer.encode_markup(text[start:stop])) for start, stop in pairwise(edges)]
-        return np.concatenate([ids for _, (ids, _) in parts]), np.concatenate([start + offsets for start, (_, offsets) in parts])
-
-    def _rendered(self, messages: list[Message]) -> tuple[str, Spans]:
-        """The text of a conversation, and in it the answers with what ends each turn."""
-        try:
-            whole = self._template.render(messages, answer_next=False)
-            spans = []
-            for number, message in enumerate(messages):
-                if message["role"] != "assistant":
+    def _rendered(self, messages: list[Message]) -> tuple[Rendered, Spans]:
+        """A conversation as text, and in it the answers with what ends each turn."""
+        whole = self._template.render(messages, answer_next=False)
+        spans = []
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self._template.render(messages[:number], answer_next=True)
+            after = self._template.render(messages[: number + 1], answer_next=False)
+            if not (after.text.startswith(before.text) and whole.text.startswith(after.text)):
+                # It changes an earlier turn in view of a later one: only the last answer is said as it would be said.
+                if number < len(messages) - 1:
                     continue
-                before = self._template.render(messages[:number], answer_next=True)
-                after = self._template.render(messages[: number + 1], answer_next=False)
-                if not (after.startswith(before) and whole.startswith(after)):
-                    # It changes an earlier turn in view of a later one: only the last answer is said as it would be said.
-                    if number < len(messages) - 1:
-                        continue
-                    raise Unfit("the chat template renders an answer otherwise than it begins one; name another")
-                spans.append((len(before), self._end_of_turn(after, len(before))))
-        except TemplateFault as fault:
-            raise Unfit(str(fault)) from None
+                raise Unfit("the chat template renders an answer otherwise than it begins one; name another")
+            spans.append((len(before.text), self._end_of_turn(after, len(before.text))))
         if not spans:
             raise Unfit("the chat template renders no answer as it would be said")
         return whole, spans
 
-    def _end_of_turn(self, text: str, start: int) -> int:
+    def _end_of_turn(self, told: Rendered, start: int) -> int:
         """Behind the token that ends the turn; what a template puts behind it, such as a line end, nobody says."""
-        at = text.rfind(self._tokenizer.end, start)
-        return len(text) if at < 0 else at + len(self._tokenizer.end)
+        at = told.text.rfind(self._tokenizer.end, start)
+        return len(told.text) if at < 0 or at + 1 in told.cuts else at + len(self._tokenizer.end)

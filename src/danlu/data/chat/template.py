@@ -1,13 +1,18 @@
-"""Chat templates: Jinja as Hugging Face's tokenizers carry it, run in a sandbox."""
+"""Chat templates as Hugging Face's tokenizers carry them. The one place that says which special tokens are meant.
+
+Those that the template writes are; what reads like one inside a message is plain text, whether it is trained on or answered.
+"""
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
+import re
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from danlu.data.tokenizer import settings_beside, tokenizer_file
+from danlu.data.chat.forms import Message, Unfit
+from danlu.data.tokenizer import Tokenizer, settings_beside, tokenizer_file
 from danlu.errors import UserError
 
 CHATML = "chatml"
@@ -15,95 +20,94 @@ _NAMED = {
     CHATML: "{% for turn in messages %}{{ '<|im_start|>' + turn.role + '\n' + turn.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 }
-LONGEST = 16 << 20
-"""Characters after which a template that goes on and on is stopped."""
-REPEATS = 1_000_000
-"""Numbers that all ranges of one rendering may count together."""
-Message = dict[str, Any]
+PLAIN = (
+    "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""For models that were not trained on conversations and come without a template."""
+_MARK = "\ufdd0"
+"""Stands inside what reads as a special token while the template works; Unicode has no character there."""
+_BROKEN = re.compile(f"[{_MARK}\ud800-\udfff]")
 
 
-class TemplateFault(Exception):
-    """A template cannot render a conversation; the text says why."""
+class Rendered(NamedTuple):
+    """A conversation as text."""
+
+    text: str
+    cuts: list[int]
+    """Characters that begin a token of their own, so that what is written in a message becomes no special token."""
 
 
 class Template:
-    """A compiled template and the special tokens that it may name. UserError: it is no Jinja."""
+    """A compiled template with the special tokens of its tokenizer. UserError: it is no Jinja."""
 
-    def __init__(self, source: str, origin: str, tokens: dict[str, str | None]) -> None:
-        from jinja2 import TemplateSyntaxError
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
-        environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
-        self.source, self._tokens = source, {name: token or "" for name, token in tokens.items()}
+    def __init__(self, source: str, origin: str, tokenizer: Tokenizer, names: dict[str, str] | None = None) -> None:
+        """``names``: what the template calls special tokens, such as bos_token, beyond what the tokenizer knows."""
         try:
-            self._template = environment.from_string(source)
+            from jinja2 import TemplateSyntaxError
+
+            from danlu.data.chat.sandbox import Sandbox
+        except ImportError:
+            raise UserError("chat templates need jinja2; install danlu with its extra `pretrained`") from None
+
+        self.source = source
+        self._tokens = {"bos_token": tokenizer.begin or "", "eos_token": tokenizer.end, **(names or {})}
+        self._begins = re.compile(f"(?={'|'.join(map(re.escape, tokenizer.specials)) or '(?!)'}).", re.DOTALL)
+        try:
+            self._template = Sandbox().from_string(source)
         except TemplateSyntaxError as error:
             raise UserError(f"{origin}: the chat template is no Jinja (line {error.lineno}: {error.message})") from None
 
-    def render(self, messages: list[Message], answer_next: bool) -> str:
-        """The text of a conversation; with ``answer_next``, up to where the assistant begins. TemplateFault: it has none."""
-        parts, size = [], 0
-        counted = _Counted()
-        try:
-            values = {"messages": messages, "add_generation_prompt": answer_next, "range": counted.range, **self._tokens}
-            for part in self._template.generate(values):
-                parts.append(part)
-                size += len(part)
-                if size > LONGEST:
-                    raise TemplateFault(f"the chat template made more than {LONGEST:,} characters")
-        except TemplateFault:
-            raise
-        except Exception as error:  # whatever its author's code does, on data that it did not expect
-            raise TemplateFault(f"the chat template failed: {type(error).__name__}: {error}") from None
-        return "".join(parts)
+    def render(self, messages: Sequence[Message], answer_next: bool) -> Rendered:
+        """A conversation; with ``answer_next``, up to where the assistant begins. Unfit: it has none."""
+        from danlu.data.chat.sandbox import pieces
+
+        values = {"messages": self._marked(list(messages)), "add_generation_prompt": answer_next, **self._tokens}
+        parts = "".join(pieces(self._template, values)).split(_MARK)
+        return Rendered("".join(parts), list(accumulate(map(len, parts[:-1]))))
+
+    def _marked(self, value: Any) -> Any:
+        """Messages with a mark behind the first character of all that reads as a special token in them."""
+        if isinstance(value, dict):
+            return {name: self._marked(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._marked(each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if _BROKEN.search(value):
+            raise Unfit("a message holds half of a surrogate pair, or U+FDD0, which is no character")
+        return self._begins.sub(rf"\g<0>{_MARK}", value)
 
 
-class _Counted:
-    """Ranges of one rendering: a template from elsewhere must not loop for ever."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def range(self, *bounds: int) -> range:
-        made = range(*bounds)
-        self._count += len(made)
-        if self._count > REPEATS:
-            raise TemplateFault(f"the chat template counts beyond {REPEATS:,}")
-        return made
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _raise(message: object) -> None:
-    raise TemplateFault(f"the chat template says: {message}")
-
-
-def load(tokenizer: Path | str, named: str | None) -> Template:
-    """The template of a tokenizer's folder, or the one that ``data.chat.template`` names. UserError: there is none."""
-    file = tokenizer_file(tokenizer)
+def find(tokenizer: Tokenizer, place: Path | str) -> Template | None:
+    """The template of a tokenizer's folder; None: it has none."""
+    file = tokenizer_file(place)
     settings = settings_beside(file)
-    tokens = {name: _text(settings.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    if named is not None and named in _NAMED:
-        return Template(_NAMED[named], named, tokens)
-    if named:
-        path = Path(named).expanduser()
-        try:
-            return Template(path.read_text(encoding="utf-8"), str(path), tokens)
-        except (OSError, ValueError) as error:
-            text = f"{path} cannot be read ({error}); name a file of Jinja, or one of: {', '.join(_NAMED)}"
-            raise UserError(f"data.chat.template: {text}") from None
     found = settings.get("chat_template")
     if isinstance(found, list):  # several, by name
-        found = next((each.get("template") for each in found if each.get("name") == "default"), None)
-    if not isinstance(found, str):
-        raise UserError(f"{file}: its tokenizer has no chat template; name one in data.chat.template, such as {CHATML}")
-    return Template(found, str(file), tokens)
+        found = next((each.get("template") for each in found if isinstance(each, dict) and each.get("name") == "default"), None)
+    return Template(found, str(file), tokenizer, _names(settings)) if isinstance(found, str) else None
 
 
-def _text(token: Any) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
+def load(tokenizer: Tokenizer, place: Path | str, named: str | None) -> Template:
+    """The template of a tokenizer's folder, or the one that ``data.chat.template`` names. UserError: there is none."""
+    if not named:
+        if (found := find(tokenizer, place)) is None:
+            file = tokenizer_file(place)
+            raise UserError(f"{file}: its tokenizer has no chat template; name one in data.chat.template, such as {CHATML}")
+        return found
+    names = _names(settings_beside(tokenizer_file(place)))
+    if named in _NAMED:
+        return Template(_NAMED[named], named, tokenizer, names)
+    path = Path(named).expanduser()
+    try:
+        return Template(path.read_text(encoding="utf-8"), str(path), tokenizer, names)
+    except (OSError, ValueError) as error:
+        text = f"{path} cannot be read ({error}); name a file of Jinja, or one of: {', '.join(_NAMED)}"
+        raise UserError(f"data.chat.template: {text}") from None
+
+
+def _names(settings: dict[str, Any]) -> dict[str, str]:
+    told = {name: settings.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    plain = {name: it.get("content") if isinstance(it, dict) else it for name, it in told.items()}
+    return {name: it for name, it in plain.items() if isinstance(it, str)}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from danlu.serve.model import Model
 from danlu.serve.sequence import Output
+from danlu.serve.text import HALF
 
 
 class Answer:
@@ -80,7 +82,7 @@ class Answer:
 
     def _token(self, token: int | None, logprob: float | None, top: Sequence[tuple[int, float]] = ()) -> dict[str, Any]:
         text = self._text(token)
-        found: dict[str, Any] = {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        found: dict[str, Any] = {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
         return found | {"top_logprobs": [{k: v for k, v in self._token(*it).items() if k != "top_logprobs"} for it in top]}
 
     def _text(self, token: int | None) -> str:
@@ -88,7 +90,7 @@ class Answer:
 
 
 def _offsets(texts: Sequence[str]) -> list[int]:
-    return [sum(map(len, texts[:at])) for at in range(len(texts))]
+    return list(accumulate(map(len, texts[:-1]), initial=0))
 
 
 def error(message: str, status: int) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
     async def chat(request: Request) -> Response:
         body = read(Chat, await _body(request, model, limits))
         _same(body.model, model)
-        tokens = await run_in_threadpool(model.chat.tokens, [message.plain() for message in body.messages])
+        tokens = await run_in_threadpool(model.conversation, [message.plain() for message in body.messages])
         most = body.max_completion_tokens or body.max_tokens or worker.engine.limit
         logprobs = body.top_logprobs if body.logprobs else None
         sequences = [model.sequence(tokens, body.sampling(most, logprobs, number)) for number in range(body.n)]
@@ -173,7 +173,7 @@ def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
 async def _body(request: Request, model: Model, limits: Limits) -> bytes:
     """The bytes of a request that may ask. HTTPException: who asks does not know the key, or the body is not for us."""
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if limits.api_key is not None and not hmac.compare_digest(given.encode(), limits.api_key.encode()):
+    if limits.api_key and not hmac.compare_digest(given.encode(), limits.api_key.encode()):
         raise HTTPException(401, "the API key is missing or wrong")
     # Browsers let any page send a form or plain text here, but not JSON.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

@@ -6,7 +6,7 @@ import json
 import secrets
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from danlu.errors import UserError
 from danlu.serve.sampling import Sampling
@@ -109,7 +109,8 @@ class Message(BaseModel):
     def plain(self) -> dict[str, str]:
         """Its text, as templates read it."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": content}
+        plain = {"role": "system" if self.role == "developer" else self.role, "content": content}
+        return plain if self.name is None else {**plain, "name": self.name}
 
 
 class Chat(_Body):
@@ -120,6 +121,12 @@ class Chat(_Body):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
+
+    @model_validator(mode="after")
+    def _asked(self) -> Chat:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
 
 
 def read(kind: type[Kind], body: bytes) -> Kind:

@@ -39,7 +39,7 @@ def serve(model: Model, load: Callable[[], Executor], settings: Settings, say: C
         from danlu.serve.http.app import Limits, application
     except ImportError:
         raise UserError("danlu serve needs starlette, uvicorn and jinja2; install danlu with its extra `serve`") from None
-    if settings.api_key is None and not _loopback(settings.host):
+    if not settings.api_key and not _loopback(settings.host):
         raise UserError(f"--host {settings.host}: others could use the model; give a key with --api-key, or listen on 127.0.0.1")
     with _bound(settings.host, settings.port) as listening:
         engine = Engine(load(), running=settings.running)
@@ -48,7 +48,8 @@ def serve(model: Model, load: Callable[[], Executor], settings: Settings, say: C
         config = uvicorn.Config(
             app, log_level="critical", access_log=False, timeout_graceful_shutdown=DRAIN_SECONDS, server_header=False
         )
-        say(f"http://{settings.host}:{listening.getsockname()[1]}/")
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        say(f"http://{host}:{listening.getsockname()[1]}/")
         uvicorn.Server(config).run(sockets=[listening])
 
 

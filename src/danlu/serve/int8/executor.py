@@ -1,4 +1,4 @@
-"""The executor over 8-bit weights: packed once, then every step runs compiled kernels over buffers that are made once."""
+"""The executor over 8-bit weights: packed once, then every step runs compiled kernels over its rows."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async function ask(text) {
   of("stop").hidden = false;
   of("send").disabled = true;
   const began = performance.now();
-  let first = null, pieces = 0;
+  let first = null;
   try {
     const answer = await fetch(chat ? "/v1/chat/completions" : "/v1/completions", {
       method: "POST", headers, signal: asking.signal,
@@ -51,7 +51,6 @@ async function ask(text) {
       const piece = choice ? (chat ? choice.delta.content : choice.text) || "" : "";
       if (piece) {
         first ??= performance.now();
-        pieces += 1;
         article.textContent += piece;
       }
       if (event.usage) figures(event.usage, began, first);
@@ -59,7 +58,8 @@ async function ask(text) {
   } catch (error) {
     if (error.name !== "AbortError") show("error", error.message);
   }
-  if (chat) turns.push({ role: "assistant", content: article.textContent });
+  if (chat && article.textContent) turns.push({ role: "assistant", content: article.textContent });
+  else if (chat) turns.pop();  // what was not answered is forgotten
   asking = null;
   of("stop").hidden = true;
   of("send").disabled = false;
