@@ -53,8 +53,9 @@ class Run:
         step, pace = _pace(self.metrics, self._segments)
         segment = self._segments[-1] if self._segments else None
         total = segment.info.get("steps") if segment else None
-        known = step is not None and pace is not None and isinstance(total, int | float)  # an imported log may say anything
-        left = max(0.0, (total - step) * pace) if known else None
+        left = None
+        if step is not None and pace is not None and isinstance(total, int | float):  # an imported log may say anything
+            left = max(0.0, (total - step) * pace)
         self._state = {
             "step": step,
             "total": total,
