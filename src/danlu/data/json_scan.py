@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.compiled import compiled
+from danlu.data.compiled import ZERO, compiled
 
 _U64 = np.uint64
 _NO = -1
@@ -34,7 +34,7 @@ def lines(data: Array, at: int, field: Array, longest: int, out: Array, ends: Ar
     field: UTF-8 bytes of the name of the field. out: room for the texts, as long as `data`.
     ends, line_ends: room for an entry a line: where its text ends in `out`, where it ends in `data`, behind the line end.
     """
-    filled = count = np.int64(0)
+    filled, count = ZERO, 0
     while at < len(data):
         text, end = _line(data, at, field, out, filled)
         if text < 0 or text - filled > longest or _perhaps_blank(out, filled, text) or not _is_text(data, at, end):

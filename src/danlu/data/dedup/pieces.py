@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.compiled import compiled
+from danlu.data.compiled import ZERO, compiled
 from danlu.data.dedup.kernels import ROLL, U64, WORD, mixed, words
 
 
@@ -52,7 +52,7 @@ def _pieces(data: Array, ends: Array, least: int, fold: Array, hashes: Array, pl
         longest = max(longest, end - start)
         start = end
     found = np.empty(longest // 2 + 2, np.uint64)
-    count = start = np.int64(0)
+    start, count = ZERO, 0
     for document in range(len(ends)):
         line, at = 0, start
         paragraph, long, lines = U64(0), 0, 0  # hash and words so far, and lines

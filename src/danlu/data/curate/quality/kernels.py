@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.compiled import compiled
+from danlu.data.compiled import ZERO, compiled
 from danlu.data.curate.quality import classes as c
 
 _U64 = np.uint64
@@ -99,7 +99,7 @@ def _scan(
     Returns the number of words; that of lines and paragraphs stands in `out`.
     """
     words = characters = letters = unspaced = signs = unreadable = tokens = proper = word_characters = longest = 0
-    stop_words = common = np.int64(0)
+    stop_words = common = ZERO
     alphabetic = hashes = ellipses = curly = lorem_ipsum = sentences = line_count = line_ends = 0
     bullets = broken_off = ended = short = paragraph_count = 0
     in_token = has_letter = False
@@ -337,7 +337,7 @@ def measure(data: Array, stops: Array, flags: Array, out: Array) -> None:
         np.empty(longest + 2, np.int64),
     )
     keys, counts = np.empty(slots, np.uint64), np.empty(slots, np.int64)
-    start = np.int64(0)
+    start = ZERO
     for d in range(len(stops)):
         row = out[d]
         row[:] = 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.compiled import compiled
+from danlu.data.compiled import ZERO, compiled
 from danlu.data.curate.toxicity import scan_tables as of
 
 _START, _STEP, _BITS = np.uint64(of.START), np.uint64(of.STEP), np.uint64(64)
@@ -190,7 +190,7 @@ def _is_masked(token: Array, kind: Array) -> bool:
 @compiled
 def _has_chinese(text: Array, kind: Array, chinese: Array, pairs: Array, longest: int) -> bool:
     """Chinese words, with up to three signs between two characters or none."""
-    before, signs = np.int64(0), 9
+    before, signs = ZERO, 9
     for at in range(len(text)):
         if kind[text[at]] & _ALONE or (at and _begins(text, at - 1, at, kind, chinese, pairs, longest)):
             return True
