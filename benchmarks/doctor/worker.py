@@ -132,7 +132,7 @@ def one(folder: Path, name: str, seed: int, every: dict[str, Fault]) -> Outcome 
     if leads:
         shutil.rmtree(run, ignore_errors=True)
     prepared = prepared_for(folder, recipe)
-    faults_data.END[0] = prepared.end_id
+    faults_data.END[0], faults_data.TRAIN[0] = prepared.end_id, prepared.train
     run.mkdir(parents=True, exist_ok=True)
     planted = fault.plant if fault else nullcontext
     if base.resumed:
