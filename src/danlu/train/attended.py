@@ -23,6 +23,7 @@ from danlu.train.invariants.repeats import Repeats
 from danlu.train.invariants.weights import Weights
 from danlu.train.position import Position
 from danlu.train.validation import held_out
+from danlu.watch import probes
 
 LEAST_LENGTH = 8
 """Tokens of a sample below which the probes have nothing to vary."""
@@ -51,6 +52,8 @@ class Attendant:
             "vocabulary": shape.vocab_size,
             "epoch_samples": whole.samples,
             "held_out_rows": len(self.repeats.held_out),
+            "resident_limit": probes.resident_bytes() + probes.available_memory_bytes(),
+            "mapped_bytes": prepared.train.mapped_bytes + prepared.validation.mapped_bytes,
             "drawn": recipe.model.hugging_face is None,
         }
         """Facts of this run beside its recipe; they are kept with its segments."""
