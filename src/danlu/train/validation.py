@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepared import Prepared
@@ -10,9 +11,13 @@ from danlu.engines.base import Engine
 from danlu.recipe import Recipe
 
 
-def held_out_loss(recipe: Recipe, engine: Engine, prepared: Prepared) -> tuple[float, int]:
-    """(nats a token, supervised tokens) of the first ``train.evaluate_tokens``; NaN and 0 where nothing is held out."""
-    total, tokens = 0.0, 0
+def held_out_loss(recipe: Recipe, engine: Engine, prepared: Prepared) -> tuple[float, int, dict[str, float]]:
+    """(loss, tokens or pairs, what else the objective measures) of the first ``train.evaluate_tokens``, all as means.
+
+    NaN and 0 where nothing is held out.
+    """
+    total, count = 0.0, 0
+    sums: defaultdict[str, float] = defaultdict(float)
     for batch in evaluation_batches(
         prepared.validation,
         sequence_length=recipe.data.sequence_length,
@@ -20,6 +25,8 @@ def held_out_loss(recipe: Recipe, engine: Engine, prepared: Prepared) -> tuple[f
         document_mask=recipe.data.document_mask,
         max_tokens=recipe.train.evaluate_tokens,
     ):
-        nats, supervised = engine.evaluate(batch)
-        total, tokens = total + nats, tokens + supervised
-    return (total / tokens if tokens else math.nan), tokens
+        loss, counted, measured = engine.judge(batch)
+        total, count = total + loss, count + counted
+        for name, value in measured.items():
+            sums[name] += value
+    return (total / count if count else math.nan), count, {name: value / count for name, value in sums.items() if count}
