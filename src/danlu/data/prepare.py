@@ -117,7 +117,7 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
         "curation": curation,
         "noise": _noise(data, splits, tally["noise tokens"]),
         "sources": listing.fingerprints,
-        "objective": recipe.train.objective,
+        "samples": recipe.train.samples,
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
@@ -176,7 +176,7 @@ def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
 
 def _sampler(recipe: Recipe, made: Tokenizer) -> Sampler | None:
     """What makes samples of conversations, where the recipe trains on these."""
-    if recipe.train.objective != "sft":
+    if recipe.train.samples == "text":
         return None
     path = recipe.data.tokenizer.path
     assert path is not None, "contradictions() saw to it"

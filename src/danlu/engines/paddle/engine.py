@@ -216,6 +216,10 @@ class PaddleEngine:
             total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
         return float(self.layout.sum(total, "data")), supervised
 
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``: objectives that are judged otherwise are refused."""
+        return *self.evaluate(batch), {}
+
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
         if not tokens:
