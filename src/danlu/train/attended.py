@@ -51,7 +51,7 @@ class Attendant:
         self.repeats, self.weights = Repeats(whole.samples, recipe.train.global_batch), Weights(shape)
         few = recipe.train.global_batch if recipe.parallel.pipeline > 1 else 2 * recipe.parallel.data
         few = min(few, recipe.train.global_batch)
-        exact = recipe.train.dropout == 0
+        exact = recipe.train.dropout == 0 and recipe.train.of_tokens
         self.probe = Probe(engine, few, shape.max_sequence_length, recipe.data.document_mask, exact)
         self.interval = interval(few, recipe.train.global_batch)
         self.live = Live()
