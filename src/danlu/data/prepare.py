@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
 from danlu.data.chat import template
+from danlu.data.chat.pairs import pair
 from danlu.data.chat.read import conversations
 from danlu.data.chat.samples import Sampler
 from danlu.data.curate.contamination.held_out import LISTED, HeldOut, held_out
@@ -180,8 +181,11 @@ def _sampler(recipe: Recipe, made: Tokenizer) -> Sampler | None:
         return None
     path = recipe.data.tokenizer.path
     assert path is not None, "contradictions() saw to it"
-    chat = recipe.data.chat
-    return Sampler(made, template.load(made, path, chat.template), chat.supervise == "all", recipe.data.sequence_length + 1)
+    chat, longest = recipe.data.chat, recipe.data.sequence_length + 1
+    loaded, everything = template.load(made, path, chat.template), chat.supervise == "all"
+    if recipe.train.samples == "pairs":  # both answers go into one sample
+        return Sampler(made, loaded, everything, longest // 2, pair)
+    return Sampler(made, loaded, everything, longest)
 
 
 def _empty(ledger: Ledger) -> UserError:
@@ -241,9 +245,8 @@ def _write(
     progress = Progress(report, ledger, listing.size)
     changed = tried = 0
     items = _items(data, listing, ledger, tally, compared, sampler)
-    for item, ids in encoded(items, made) if sampler is None else sampled(items):
-        sample = item.document.sample
-        writers[item.split].add(ids, item.text_bytes, None if sample is None else sample.supervised)
+    for item, ids, supervised in encoded(items, made) if sampler is None else sampled(items):
+        writers[item.split].add(ids, item.text_bytes, supervised)
         if item.document.place.startswith(noise):
             tally["noise tokens"] += len(ids)
         if data.tokenizer.path is not None and sampler is None and tried < ROUND_TRIPS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 
 from danlu.data.batches import evaluation_batches
@@ -29,10 +28,9 @@ def held_out_loss(recipe: Recipe, engine: Engine, prepared: Prepared) -> tuple[f
     NaN and 0 where nothing is held out.
     """
     total, count = 0.0, 0
-    sums: defaultdict[str, float] = defaultdict(float)
+    sums: dict[str, float] = {}
     for batch in held_out(recipe, prepared):
         loss, counted, measured = engine.judge(batch)
         total, count = total + loss, count + counted
-        for name, value in measured.items():
-            sums[name] += value
+        sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
     return (total / count if count else math.nan), count, {name: value / count for name, value in sums.items() if count}

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.divergence import DIVERGENCES
 from danlu.engines.torch.frozen import Ending, inputs
+from danlu.engines.torch.log_probabilities import Targets, log_softmax, summed
 from danlu.engines.torch.loss import IGNORED, Criterion, Head, VocabularyShard, blocks, linear_loss
 from danlu.engines.torch.objective import Objective
 from danlu.recipe.objective_sections import DistillSection
@@ -75,36 +75,18 @@ def mixed(
     """
     divergence, t, share = DIVERGENCES[settings.divergence], settings.temperature, settings.cross_entropy
 
-    def summed(value_n1: Tensor) -> Tensor:
-        if head.group is not None:
-            dist.all_reduce(value_n1, group=head.group)
-        return value_n1
-
     total = torch.zeros((), dtype=torch.float32, device=logits_nv.device)
     for block in blocks(logits_nv):
         supervised = (targets_n[block] != IGNORED)[:, None]
-        index = targets_n[block][:, None] - head.first_row
-        mine = (index >= 0) & (index < logits_nv.shape[1])
-        index = index.clamp(0, logits_nv.shape[1] - 1)
-        logits = logits_nv[block].float()
-        plain = _log_softmax(logits, head.group)
-        nats = -summed(torch.where(mine, plain.gather(1, index), 0.0))
-        at_temperature = plain if t == 1 else _log_softmax(logits / t, head.group)
-        apart, gradient = divergence(_log_softmax(teacher_nv[block].float() / t, head.group), at_temperature, summed)
-        gradient.mul_((1 - share) * t).add_(plain.exp_(), alpha=share).scatter_add_(1, index, -share * mine.float())
+        targets, logits = Targets(targets_n[block], head), logits_nv[block].float()
+        plain = log_softmax(logits, head.group)
+        nats = -targets.pick(plain)
+        at_temperature = plain if t == 1 else log_softmax(logits / t, head.group)
+        of_teacher = log_softmax(teacher_nv[block].float() / t, head.group)
+        apart, gradient = divergence(of_teacher, at_temperature, partial(summed, group=head.group))
+        targets.add(gradient.mul_((1 - share) * t).add_(plain.exp_(), alpha=share), -share)
         logits_nv[block] = gradient.mul_(supervised * scale)
         both = torch.stack([(nats * supervised).sum(), (apart * supervised).sum()])
         sums += both
         total += share * both[0] + (1 - share) * t * t * both[1]
     return total
-
-
-def _log_softmax(logits_nv: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Over the whole vocabulary, of which each rank of the group has a part."""
-    if group is None:
-        return torch.log_softmax(logits_nv, -1)
-    largest = logits_nv.amax(-1, keepdim=True)
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
-    total = (logits_nv - largest).exp().sum(-1, keepdim=True)
-    dist.all_reduce(total, group=group)
-    return logits_nv - largest - total.log()

@@ -118,7 +118,7 @@ class TorchEngine:
     @cached_property
     def objective(self) -> Objective:
         """Made for the first step, since a model that is only used needs no teacher."""
-        return objective(self.recipe, self.shape, self.layout, self._device)
+        return objective(self.recipe, self.shape, self.layout, self._device, self.stages[0])
 
     @property
     def model(self) -> CausalLM:

@@ -97,9 +97,10 @@ class Head(NamedTuple):
 
 
 @torch.no_grad()
-def _with_gradients(head: Head, of_logits: OfLogits, differentiate: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The loss and, with ``differentiate``, its gradients with respect to hidden states and weight."""
-    weight_vd = head.weight_vd
+def linear_gradients(
+    head: Head, of_logits: OfLogits, differentiate: bool, with_weight: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The loss and, with ``differentiate``, its gradients with respect to hidden states and, ``with_weight``, the weight."""
     head = head.in_precision()
     with torch.autocast(head.hidden_nd.device.type, enabled=False):
         weight, hidden = head.weight_vd, head.hidden_nd
@@ -112,7 +113,7 @@ def _with_gradients(head: Head, of_logits: OfLogits, differentiate: bool) -> tup
             total += of_logits(logits_nv, rows)
             if differentiate:
                 torch.mm(logits_nv, weight, out=grad_hidden[rows])
-            if differentiate and weight_vd.requires_grad:
+            if differentiate and with_weight:
                 piece_vd = (logits_nv.t() @ part_nd).float()
                 grad_weight = piece_vd if grad_weight is None else grad_weight.add_(piece_vd)
         if differentiate and head.group is not None:
@@ -123,7 +124,7 @@ def _with_gradients(head: Head, of_logits: OfLogits, differentiate: bool) -> tup
 def linear_loss(head: Head, of_logits: OfLogits) -> Tensor:
     """The sum of what ``of_logits`` makes of all rows, a scalar; every rank of a vocabulary's group returns the same."""
     differentiate = torch.is_grad_enabled() and (head.hidden_nd.requires_grad or head.weight_vd.requires_grad)
-    total, grad_hidden, grad_weight = _with_gradients(head, of_logits, differentiate)
+    total, grad_hidden, grad_weight = linear_gradients(head, of_logits, differentiate, head.weight_vd.requires_grad)
     if not differentiate:
         return total
     # Two nodes in the graph: a zero-bubble pipeline asks for the gradient of the hidden states first and of the weight later.
