@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ class Answers:
         self._axes: dict[Path, tuple[Any, dict[str, Axis]]] = {}
         self._finding_axes = threading.Lock()
         self._coarse: dict[tuple[Path, str], tuple[Any, int, Coarse]] = {}
-        self._first_sight = threading.Lock()
+        self._first_sights = ThreadPoolExecutor(1, "danlu-first-sights")
 
     def curves(
         self,
@@ -74,12 +75,15 @@ class Answers:
         return curve(place.place(steps), values, within, points, logarithmic) if len(steps) else None
 
     def _seen(self, metrics: Path, name: str, points: int) -> Coarse:
-        """A first sight, one at a time: the first chart is the first to be drawn."""
-        with self._first_sight:
+        """A first sight; they are taken one after the other, so that the first chart is the first to be drawn."""
+
+        def look() -> Coarse:
             now, known = mark(metrics), self._coarse.get((metrics, name))
             if known is None or known[:2] != (now, points):
                 known = self._coarse[metrics, name] = now, points, Coarse(metrics, name, points)
             return known[2]
+
+        return self._first_sights.submit(look).result()
 
     def names(self, metrics: Path) -> list[str]:
         """The signals of a run; none where its file cannot be read."""
