@@ -413,7 +413,9 @@ def test_the_end_of_an_answer_is_followed_by_what_the_template_puts_there(tmp_pa
     source = tmp_path / "talk.jsonl"
     source.write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
     shape = "model={layers: 2, hidden_size: 32, ffn_size: 64, heads: 2}"
-    recipe = tuned(shape, f"data.sources=[{{path: '{source}'}}]", f"data.tokenizer.path={tmp_path}", "data.validation_fraction=0")
+    recipe = tuned(
+        shape, f"data.sources=[{{path: '{source}'}}]", f"data.tokenizer.path={tmp_path}", "data.validation_fraction=0.2"
+    )
     prepared = prepare(recipe, tmp_path / "data", lambda line: None)
     if wrong:
         prepared = replace(prepared, index={**prepared.index, "tokenizer": {**prepared.index["tokenizer"], "end_id": 299}})
