@@ -46,10 +46,10 @@ Key = tuple[str, int]
 
 def faults() -> dict[str, Fault]:
     """All of them, by id."""
-    from benchmarks.doctor import faults_data, faults_model, faults_optimizer, faults_system
+    from benchmarks.doctor import faults_data, faults_model, faults_optimizer, faults_system, faults_tuning
 
-    every = (*faults_data.FAULTS, *faults_model.FAULTS, *faults_optimizer.FAULTS, *faults_system.FAULTS)
-    return {fault.id: fault for fault in every}
+    kinds = (faults_data, faults_model, faults_optimizer, faults_system, faults_tuning)
+    return {fault.id: fault for kind in kinds for fault in kind.FAULTS}
 
 
 def twin(base: Base) -> str:

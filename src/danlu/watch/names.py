@@ -92,6 +92,7 @@ SIGNALS = {
     "batch/neighbours": "share of the samples that go on where the one before ends",
     "batch/hash": "a number made of all tokens of the batch",
     "batch/shared": "share of the data ranks that have the batch of another one",
+    "retained/loss": "loss on the text of doctor.retain, nats a token",
     "probe/batch_loss": "loss of the step's batch in an evaluation ahead of it",
     "probe/batch_loss_after": "the same after the step",
     "probe/offset_K": "loss with the token K places behind the input as target",
