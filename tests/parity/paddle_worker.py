@@ -24,6 +24,7 @@ from stored import tensors
 
 from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.paddle.engine import PaddleEngine
+from danlu.engines.paddle.fully_sharded import whole
 from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.slices import array_of, fill
 from danlu.model.drawing import EMBEDDING
@@ -86,7 +87,8 @@ def train(engine: PaddleEngine, case: Case, steps: range) -> Curve:
 def outcome(engine: PaddleEngine, curve: Curve, case: Case) -> dict[str, Any]:
     """What is compared: the curve, an evaluation and greedy continuations after it, and this process's weights."""
     nats, supervised = engine.evaluate(global_batch(case, STEPS))
-    weights = {name: array_of(name, tensor) for name, tensor in engine.parameters.items()}
+    assert engine.layout.zero_stage < 3 or not any(each._is_initialized() for each in engine.parameters.values())
+    weights = {name: array_of(name, whole(tensor, engine.layout)) for name, tensor in engine.parameters.items()}
     made = {"curve": curve, "evaluation": nats / supervised, "weights": weights, "layout": engine.layout, "shapes": engine.shapes}
     if case.generates:
         made["tokens"] = [list(engine.generate(prompt, GREEDY, end_id=None)) for prompt in PROMPTS]

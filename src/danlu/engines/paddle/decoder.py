@@ -7,7 +7,7 @@ Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import paddle
 import paddle.nn.functional as F
@@ -15,11 +15,9 @@ from paddle import Tensor, nn
 
 from danlu.engines.paddle.dropout import Dropout
 from danlu.engines.paddle.loss import linear_cross_entropy
+from danlu.engines.paddle.vocabulary import VocabularyShard
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
-
-if TYPE_CHECKING:
-    from danlu.engines.paddle.tensor_parallel import VocabularyShard
 
 
 class Cache(Protocol):
@@ -194,6 +192,12 @@ class CausalLM(nn.Layer):
         last = self.model.norm is not None
         self.lm_head: Any = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
 
+    @property
+    def head(self) -> Tensor | None:
+        """The output embedding: (d, v), or (v, d) where it is the input's; None before the last stage of a pipeline."""
+        owner = self.model.embed_tokens if self.tied else self.lm_head
+        return None if self.model.norm is None else owner.weight
+
     def forward(
         self,
         tokens_bt: Tensor,
@@ -209,14 +213,12 @@ class CausalLM(nn.Layer):
         Before the last stage of a pipeline: hidden states (b, t, d).
         """
         hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache, samples_b)
-        if self.model.norm is None:
+        if (weight := self.head) is None:
             return hidden_btd
-        tied = self.tied
-        weight = (self.model.embed_tokens if tied else self.lm_head).weight
         if targets_bt is None:
-            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
+            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=self.tied)
             return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)
-        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied, self.vocabulary)
+        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, self.tied, self.vocabulary)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Any:
