@@ -92,6 +92,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "a stage ends a layer too late": ("p2 mb2", _layer_twice),
     "the vocabulary's second part begins a row too late": ("t2", _row_too_late),
     "hidden gradients of the vocabulary's parts are not summed": ("t2", _gives_back(VocabularyShard, "sum")),
+    "gradients of the parts of the sequence are not summed": (
+        "t2 sp biases",
+        _does_nothing(shard.Reducer, "_sum_over_tensor_ranks"),
+    ),
     "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
 }
 """What is wrong: the case that is trained, and how to plant it."""

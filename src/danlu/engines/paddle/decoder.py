@@ -60,8 +60,9 @@ class Attention(nn.Layer):
         self.interleaved = shape.interleaved_rotary
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
-        b, t, _ = x_btd.shape
-        q_bthk = self.q_proj(x_btd).reshape([b, t, -1, self.head_dim])
+        q_bthk = self.q_proj(x_btd)
+        b, t, _ = q_bthk.shape  # under sequence parallelism the hidden states are shorter
+        q_bthk = q_bthk.reshape([b, t, -1, self.head_dim])
         k_btgk = self.k_proj(x_btd).reshape([b, t, -1, self.head_dim])
         v_btgk = self.v_proj(x_btd).reshape([b, t, -1, self.head_dim])
         if self.qk_norm:
@@ -153,17 +154,17 @@ class Decoder(nn.Layer):
         samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
         """
         start = cache.length if cache is not None else 0
-        t = tokens_bt.shape[1]
         if positions_bt is None:
-            positions_bt = paddle.arange(start, start + t)[None]
+            positions_bt = paddle.arange(start, start + tokens_bt.shape[1])[None]
+        t = positions_bt.shape[1]
         masks = attention_masks(start, t, documents_bt, self.window)
         x_btd = tokens_bt
         if self.embed_tokens is not None:
             x_btd = self.embed_tokens(tokens_bt)
-            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, t, 0), 0)
+            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, x_btd.shape[1], 0), 0)
         rotary = self._rotary(positions_bt)
         for layer, block in self.layers.items():
-            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, t, int(layer) + 1))
+            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, x_btd.shape[1], int(layer) + 1))
         if cache is not None:
             cache.length = start + t
         return x_btd if self.norm is None else self.norm(x_btd)

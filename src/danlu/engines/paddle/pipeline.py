@@ -35,10 +35,11 @@ class Stage(nn.Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states to hidden states (b, t, d); tokens at the beginning, scale x the summed loss at the end."""
         micro = next(self.coming)
+        positions = micro["positions"] if "positions" in micro else paddle.arange(micro["inputs"].shape[1])[None]
         last = self.part.model.norm is not None
         return self.part(
             x,
-            micro.get("positions"),
+            positions,
             micro.get("documents"),
             targets_bt=micro["targets"] if last else None,
             scale=self.scale,

@@ -23,6 +23,8 @@ from danlu.engines.paddle.pieces import split_dimension
 from danlu.model.drawing import HEAD
 
 _OF_HEADS = ("q_norm.weight", "k_norm.weight")
+_OF_SEQUENCE = ("norm.weight", "o_proj.bias", "down_proj.bias")
+"""Sequence parallelism shows each tensor rank a part of the sequence there."""
 
 
 class _Split(DygraphShardingOptimizer):
@@ -103,8 +105,9 @@ class Reducer:
             split.reduce_gradients(split._parameter_list, self.layout.hcg)
 
     def _sum_over_tensor_ranks(self) -> None:
-        """Gradients of what all tensor ranks have, but of which each saw a part: norms of their own heads."""
-        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(_OF_HEADS)]
+        """Gradients of what all tensor ranks have, but of which each saw a part: of the heads, or of the sequence."""
+        seen = _OF_SEQUENCE if self.layout.sequence_parallel else _OF_HEADS
+        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(seen)]
         if self.layout.zero_stage == 3:
             for parameter in parts:
                 dist.all_reduce(parameter.bw_storage, group=self.layout.group("tensor"))

@@ -79,7 +79,7 @@ class Observer:
         mine = {
             (kind, name): sums
             for (kind, name), sums in self.found.items()
-            if (layout.tensor_rank == 0 if kind == "activation" else first and name in counted)
+            if (layout.tensor_rank == 0 or layout.sequence_parallel if kind == "activation" else first and name in counted)
         }
         found: dict[tuple[str, str], TensorSums] = {}
         logits: dict[str, float] = {}
