@@ -8,7 +8,7 @@ RUNS ?= $(wildcard ../shared/reference/runs)
 PEERS ?= ../peers
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference triton-test benchmark-triton clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -79,6 +79,17 @@ peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchm
 
 benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on one core; MODEL=FOLDER, JSON=FILE keeps the figures
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/inference.py --model $(MODEL) $(if $(TEXT),--text $(TEXT)) $(WRITE)
+
+# Its own environment: tritonserver wants another numpy. ENVIRONMENT=FOLDER uses one that is there.
+ENVIRONMENT ?= .tritonserver
+$(ENVIRONMENT)/danlu.json: .venv/test.done
+	$(BIN)/danlu triton setup --environment $(ENVIRONMENT)
+
+triton-test: $(ENVIRONMENT)/danlu.json  ## a real tritonserver asked by its own clients, which this installs
+	DANLU_TRITON=$(ENVIRONMENT) $(BIN)/python -m pytest tests/serve/test_tritonserver.py
+
+benchmark-triton: $(ENVIRONMENT)/danlu.json  ## eight clients of tritonserver beside one; MODEL=FOLDER, JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/triton.py --model $(MODEL) --environment $(ENVIRONMENT) $(WRITE)
 
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
