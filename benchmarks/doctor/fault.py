@@ -49,8 +49,6 @@ class Outcome:
 
     told: list[tuple[int, str, str, str]] = field(default_factory=list)
     """(step, rule, severity, verdict) as the run went on, of warning or above."""
-    final: list[str] = field(default_factory=list)
-    """Rules of the diagnosis after the run, of warning or above, the gravest first."""
     losses: list[float] = field(default_factory=list)
     ended: str = ""
     """Why the run stopped itself, if it did."""

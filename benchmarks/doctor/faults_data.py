@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.doctor.fault import BASES, PLAIN, RESUMED, Fault, Plant, rules
 from danlu.data import batches
 from danlu.data.batches import TrainingBatches
+from danlu.train import validation
 
 IGNORED = -100
 Change = Callable[[TrainingBatches, int, dict[str, Any]], None]
@@ -66,6 +67,13 @@ def _end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> No
     batch["targets"][..., -1][batch["targets"][..., -1] == end] = IGNORED
 
 
+def _validates_on_training_data() -> AbstractContextManager[Any]:
+    honest = validation.evaluation_batches
+    return patch.object(validation, "evaluation_batches", lambda _stream, **named: honest(TRAIN[0], **named))
+
+
+TRAIN: list[Any] = [None]
+"""The training data of the run; the harness sets it."""
 END = [0]
 """The end-of-document token of the runs' tokenizer; the harness sets it."""
 
@@ -160,6 +168,13 @@ FAULTS = (
     ),
     Fault("batches twice", "each batch comes twice in a row", rules("repeated_samples"), PLAIN, _each_batch_twice, visible=2),
     Fault("few samples", "a hundredth of the samples is drawn from", rules("repeated_samples"), PLAIN, ordered(_few_samples)),
+    Fault(
+        "validation on training data",
+        "the wrong file is opened",
+        rules("held_out_batches"),
+        PLAIN,
+        _validates_on_training_data,
+    ),
     Fault("not shuffled", "samples in the order of the text", rules("unshuffled"), PLAIN, ordered(_unshuffled)),
     Fault(
         "same order every epoch",

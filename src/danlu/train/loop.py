@@ -385,7 +385,7 @@ class _Session:
 
     def summary(self) -> dict[str, Any]:
         """The run in one flat object."""
-        return summary(self.position, self.recipe, self.shape)
+        return summary(self.position, self.recipe, self.shape) | {"findings": self.attendant.said(self.folder / "metrics.sqlite")}
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """The same for a person."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.generate import KeyValueCache, generate
+from danlu.engines.torch.gpus import device_for
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED
@@ -62,7 +62,7 @@ class TorchEngine:
     def __init__(self, recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> None:
         """``scratch`` is a folder for what is offloaded to disk, unless the recipe names one; else the system's."""
         self.recipe, self.shape = recipe, shape
-        self._device = _device(recipe.train.device)
+        self._device = device_for(recipe.train.device)
         self.device = str(self._device)
         if self._device.type == "cpu" and "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
             keep_freed_memory()  # who offloads would rather have it back
@@ -186,15 +186,33 @@ class TorchEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
-        assert "samples" in batch or not self.recipe.train.dropout
         self.clock.begin()
+        scale = self.optimizer.loss_scale
+        mean, supervised = self._backward(batch)
+        if supervised == 0:
+            return StepResult(mean, 0, 0.0, NOTHING_SUPERVISED, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+
+    def gradient_norm(self, batch: Batch) -> float:
+        """By the same backward pass as a step's."""
+        tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
+        return self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, supervised tokens), of all processes."""
+        assert "samples" in batch or not self.recipe.train.dropout
         counted = (batch["targets"] != IGNORED).sum().to(self._device)
         supervised = int(self.layout.sum(counted, "data"))
-        scale = self.optimizer.loss_scale
         if supervised == 0:
-            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+            return math.nan, 0
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / supervised
+        weight = self.optimizer.loss_scale * self.layout.data / supervised
         if self.pipeline is not None:
             with self.clock.during("backward"):  # and, inside it, forward
                 total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
@@ -209,14 +227,7 @@ class TorchEngine:
                 with self.clock.during("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
-        mean = self.layout.sum(total, "data").item() / self.layout.data / scale
-        if self.observer is not None:
-            self.observer.gradients(scale)
-        with self.clock.during("optimizer"):
-            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        if self.observer is not None and skipped is None:
-            self.observer.updates()
-        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+        return self.layout.sum(total, "data").item() / self.layout.data / self.optimizer.loss_scale, supervised
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
@@ -377,16 +388,6 @@ class TorchEngine:
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu")
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0"))  # one GPU a process
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
 
 
 def _joined(batch: Batch) -> dict[str, Tensor]:
