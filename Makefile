@@ -26,9 +26,9 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
+browser-test: .venv/test.done  ## the live page and the one of danlu serve in a real Chromium, which this installs on Debian as root
 	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
-	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
+	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py tests/serve/test_serve_page.py
 
 benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/watch_page.py $(WRITE)

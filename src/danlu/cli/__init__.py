@@ -61,6 +61,7 @@ for _verb in (
     pretrained.import_model,
     serving.quantize,
     serving.serve,
+    serving.bench_serve,
     triton_server.triton_group,
     data.data_group,
     watch.watch_group,
