@@ -22,6 +22,14 @@ const CHARTS = [
   { title: "validation_ratio", group: "training", unit: "plain", series: [["validation/ratio", "value", "second", { dots: true }]] },
   { title: "perplexity", group: "training", unit: "plain", series: [
     ["train/perplexity", "train_loss", "first", { smooth: true }], ["validation/perplexity", "validation_loss", "second", { dots: true }]] },
+  { title: "divergence", group: "training", unit: "plain", zero: true, series: [
+    ["train/divergence", "train_loss", "first", { smooth: true }], ["validation/divergence", "validation_loss", "second", { dots: true }],
+    ["train/objective", "minimised", "third", { smooth: true }]] },
+  { title: "margin", group: "training", unit: "plain", series: [
+    ["train/margin", "train_loss", "first", { smooth: true }], ["validation/margin", "validation_loss", "second", { dots: true }],
+    ["train/chosen_reward", "chosen_reward", "third", { smooth: true }], ["train/rejected_reward", "rejected_reward", "fourth", { smooth: true }]] },
+  { title: "preferred", group: "training", unit: "plain", zero: true, series: [
+    ["train/accuracy", "train_loss", "first", { smooth: true }], ["validation/accuracy", "validation_loss", "second", { dots: true }]] },
   { title: "skipped", group: "training", unit: "count", zero: true, series: [["train/skipped_steps", "skipped", "second", {}]] },
   { title: "loss_scale", group: "training", unit: "count", series: [["train/loss_scale", "value", "third", {}]] },
 ];
