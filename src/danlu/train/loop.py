@@ -22,6 +22,7 @@ from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
+from danlu.train.continuation import Prompts
 from danlu.train.header import header_rows
 from danlu.train.imported import check_teacher, tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
@@ -88,8 +89,8 @@ class _Session:
         interrupt: Interrupt,
     ) -> None:
         self.recipe, self.shape, self.engine, self.prepared = recipe, shape, engine, prepared
-        self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
-        self.folder = folder
+        self.folder, self.checkpoints = folder, folder / "checkpoints"
+        self.live, self.recorder, self.interrupt = live, recorder, interrupt
         self.position = Position()
         self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint)
         self.warnings: list[str] = []
@@ -110,6 +111,7 @@ class _Session:
         self.retained = Retained(recipe, engine, prepared)
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
+        self.prompts = Prompts(recipe, shape, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -200,6 +202,7 @@ class _Session:
                 self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
+            self._sample()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {many(train.steps, 'step')} done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
@@ -344,6 +347,12 @@ class _Session:
         self._record(values | {"time/validation": time.perf_counter() - start})
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(counted)} {self.recipe.train.counted}")
 
+    def _sample(self) -> None:
+        if self.prompts.due(self.position.step):
+            self._doing("continues the prompts")
+            for prompt, text in self.prompts.continued(self.engine):
+                self.event("sample", prompt + text, prompt=prompt)
+
     def _save(self, background: bool) -> None:
         if self.saves.due(self.position):
             self._finish_save(wait=True)
@@ -364,7 +373,7 @@ class _Session:
             self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
-        """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
+        """Amid an error, which not all processes of a layout may have met, so that they cannot wait for each other."""
         if self.recipe.parallel.processes > 1:
             return
         try:
