@@ -31,8 +31,13 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     if (scaling := recipe.model.rope_scaling) is not None:
         unread = [name for name, kinds in _ROPE.items() if scaling.kind not in kinds]
         found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
-    if train.objective != "sft":
-        found += _changed("data.chat", data.chat, ["template", "supervise"], f"train.objective is {train.objective}")
+    why = f"train.objective is {train.objective}"
+    if train.samples == "text":
+        found += _changed("data.chat", data.chat, ["template", "supervise"], why)
+    if train.objective != "distill":
+        found += _changed("train", train, ["distill"], why)
+    if train.objective != "dpo":
+        found += _changed("train.dpo", train.dpo, ["beta", "label_smoothing"], why)
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if (curate := data.curate) is not None:
