@@ -193,10 +193,10 @@ def test_micro_batches_add_up(mistake: str, recipe_of: Callable[..., Recipe], to
     engine.initialise()
     honest = engine._loss
 
-    def wrong(batch: Any, scale: float) -> Any:
+    def wrong(batch: Any, scale: float, *rest: Any) -> Any:
         if mistake == "zeroed between":
             engine.optimizer.adamw.zero_grad()
-        return honest(batch, scale if mistake != "means of means" else 1 / int((batch["targets"] != -100).sum()))
+        return honest(batch, scale if mistake != "means of means" else 1 / int((batch["targets"] != -100).sum()), *rest)
 
     if mistake != "none":
         engine._loss = wrong
