@@ -128,6 +128,9 @@ doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDE
 doctor-bench: .venv/test.done  ## the doctor on faults injected into the real trainer, three seeds each, and on their healthy twins; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/doctor/run.py $(WRITE)
 
+doctor-cost: .venv/test.done  ## what the doctor takes of a training on a CPU; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/doctor/cost.py $(WRITE)
+
 benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 16,384 devices, 8 B on 8; JSON=FILE keeps them
 	$(BIN)/python benchmarks/plan_search.py $(WRITE)
 
