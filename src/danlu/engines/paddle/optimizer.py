@@ -93,9 +93,18 @@ class Optimizer:
                     update.step()
             self.steps += 1
         self.scale.update(skipped is not None)
+        self._free()
+        return norm, skipped
+
+    def norm_alone(self) -> float:
+        """The global norm of the gradients, which are freed without an update."""
+        norm = self._global_norm() / self.loss_scale
+        self._free()
+        return norm
+
+    def _free(self) -> None:
         for parameter in self.parameters.values():
             free_gradient(parameter)
-        return norm, skipped
 
     def _global_norm(self) -> float:
         """L2 norm over all parameters of the model, each counted once however it is split or copied."""
