@@ -227,7 +227,7 @@ def test_each_question_finds_its_mistake(
     masks, attention = decoder.attention_masks, functional.scaled_dot_product_attention
 
     def ahead(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
-        return attention(q, k, v, attn_mask=attn_mask | attn_mask.transpose(-1, -2))
+        return attention(q, k, v, attn_mask=attn_mask.maximum(attn_mask.transpose(-1, -2)))
 
     def rounded(self: Any, positions: Any) -> Any:
         angles = (positions[..., None, None].bfloat16() * self.frequencies.bfloat16()).float()
