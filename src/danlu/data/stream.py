@@ -67,6 +67,8 @@ class TokenStream:
         """Whether not every token is supervised, as in conversations."""
         self._names: list[str] = [shard["name"] for shard in split["shards"]]
         self._firsts: list[int] = list(accumulate((shard["tokens"] for shard in split["shards"]), initial=0))
+        self.mapped_bytes = self.tokens * (dtype.itemsize + self.masked) + self.documents * STARTS.itemsize
+        """Of files at most, which are in memory as far as they were read."""
         self._large = self.tokens * dtype.itemsize + self.documents * STARTS.itemsize > SMALL
         self._open: OrderedDict[int, _Shard] = OrderedDict()
         self._reads = 0

@@ -190,6 +190,9 @@ class Engine(Protocol):
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
 
+    def gradient_norm(self, batch: Batch) -> float:
+        """Global L2 norm, unscaled, of the gradient that ``train_step`` takes of such a batch; nothing is updated or kept."""
+
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """``train_step``, followed operator by operator, and what each process's memory was for at most, by rank, in bytes:
         ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside

@@ -55,7 +55,7 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
     doctor = recipe.doctor
     if doctor.every == 0:
-        found += _changed("doctor", doctor, ["time_share", "on_critical"], "doctor.every is 0")
+        found += _changed("doctor", doctor, ["time_share", "retain", "on_critical"], "doctor.every is 0")
     if doctor.every == 0 or doctor.on_critical != "rollback":
         why = "doctor.every is 0" if doctor.every == 0 else f"doctor.on_critical is {doctor.on_critical}"
         found += _changed("doctor", doctor, ["rollbacks", "skip_batches", "rollback_rate"], why)

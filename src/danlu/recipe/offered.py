@@ -35,10 +35,9 @@ class Offered:
 OFFERED = {
     "torch": Offered(),
     "paddle": Offered(
-        zero_stages=(0, 1, 2),
+        zero_stages=(0, 1, 2, 3),
         schedules=("1f1b", "interleaved"),
         interleaved_from=3,
-        sequence_parallel=False,
         recomputes=("none", "full"),
         offload=False,
         lora=False,

@@ -29,6 +29,7 @@ from danlu.train.metered import memory_text
 from danlu.train.position import Position, summary, summary_rows
 from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
+from danlu.train.retained import Retained
 from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
@@ -106,6 +107,7 @@ class _Session:
         )
         self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.retained = Retained(recipe, engine, prepared)
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
         self.verified: int | None = None
@@ -147,6 +149,7 @@ class _Session:
         for warning in self.warnings:
             self.event("warning", warning)
         if resumed is None:
+            self._record(self.retained.measure())
             for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
                 self._tell("audit", "before step 1", finding)
 
@@ -328,6 +331,7 @@ class _Session:
     def _validate(self) -> None:
         position, start = self.position, time.perf_counter()
         self._doing("validates")
+        self._record(self.retained.measure())
         loss, counted, measured = held_out_loss(self.recipe, self.engine, self.prepared)
         if not counted:  # nothing is held out
             return
@@ -389,7 +393,7 @@ class _Session:
 
     def summary(self) -> dict[str, Any]:
         """The run in one flat object."""
-        return summary(self.position, self.recipe, self.shape)
+        return summary(self.position, self.recipe, self.shape) | {"findings": self.attendant.said(self.folder / "metrics.sqlite")}
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """The same for a person."""

@@ -88,9 +88,11 @@ SIGNALS = {
     "batch/entropy": "entropy of the tokens' frequencies in a batch, nats",
     "batch/repeated": "share of the samples that came before in the same epoch",
     "batch/same_order": "of the samples seen in an epoch before, the share that came at one distance",
+    "batch/held_out": "share of the samples that validation measures too",
     "batch/neighbours": "share of the samples that go on where the one before ends",
     "batch/hash": "a number made of all tokens of the batch",
     "batch/shared": "share of the data ranks that have the batch of another one",
+    "retained/loss": "loss on the text of doctor.retain, nats a token",
     "probe/batch_loss": "loss of the step's batch in an evaluation ahead of it",
     "probe/batch_loss_after": "the same after the step",
     "probe/offset_K": "loss with the token K places behind the input as target",
@@ -99,6 +101,7 @@ SIGNALS = {
     "probe/document": "change of the loss with the document before",
     "probe/far": "change of the loss with all positions moved to the end of the context",
     "probe/unplaced": "change of the loss with all positions 0",
+    "probe/accumulated": "gradient norm of two samples one after the other / of both at once",
     "layer/NAME/parameter": "histogram of the weights of one tensor; likewise gradient, update, activation",
 }
 """Every signal and what it holds, units included. NAME is a tensor's or a module's name in the Hugging Face layout."""

@@ -19,8 +19,9 @@ from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
-from danlu.engines.torch.device import device, matmul_peak, wait
+from danlu.engines.torch.device import matmul_peak, wait
 from danlu.engines.torch.generate import KeyValueCache, generate
+from danlu.engines.torch.gpus import device_for
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED, Criterion
@@ -60,7 +61,7 @@ class TorchEngine:
     def __init__(self, recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> None:
         """``scratch`` is a folder for what is offloaded to disk, unless the recipe names one; else the system's."""
         self.recipe, self.shape = recipe, shape
-        self._device = device(recipe.train.device)
+        self._device = device_for(recipe.train.device)
         self.device = str(self._device)
         if self._device.type == "cpu" and "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
             keep_freed_memory()  # who offloads would rather have it back
@@ -189,15 +190,34 @@ class TorchEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
+        self.clock.begin()
+        scale = self.optimizer.loss_scale
+        mean, supervised = self._backward(batch)
+        if supervised == 0:
+            return StepResult(mean, 0, 0.0, NOTHING_SUPERVISED, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
+        reported, measured = self.objective.told(mean, supervised, self.layout)
+        return StepResult(reported, supervised, norm, skipped, scale, self.clock.take(), measured)
+
+    def gradient_norm(self, batch: Batch) -> float:
+        """By the same backward pass as a step's."""
+        tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
+        return self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""
         assert "samples" in batch or not self.recipe.train.dropout
         objective = self.objective
-        self.clock.begin()
         supervised = int(self.layout.sum(objective.count(batch).to(self._device), "data"))
-        scale = self.optimizer.loss_scale
         if supervised == 0:
-            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+            return math.nan, 0
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / supervised
+        weight = self.optimizer.loss_scale * self.layout.data / supervised
         if self.pipeline is not None:
             with self.clock.during("backward"):  # and, inside it, forward
                 total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
@@ -212,15 +232,7 @@ class TorchEngine:
                 with self.clock.during("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
-        mean: float = self.layout.sum(total, "data").item() / self.layout.data / scale
-        if self.observer is not None:
-            self.observer.gradients(scale)
-        with self.clock.during("optimizer"):
-            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        if self.observer is not None and skipped is None:
-            self.observer.updates()
-        reported, measured = objective.told(mean, supervised, self.layout)
-        return StepResult(reported, supervised, norm, skipped, scale, self.clock.take(), measured)
+        return self.layout.sum(total, "data").item() / self.layout.data / self.optimizer.loss_scale, supervised
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
