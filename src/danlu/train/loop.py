@@ -23,6 +23,7 @@ from danlu.recipe import Recipe
 from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
 from danlu.train.continuation import Prompts
+from danlu.train.figures import figures
 from danlu.train.header import header_rows
 from danlu.train.imported import check_teacher, tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
@@ -34,7 +35,6 @@ from danlu.train.retained import Retained
 from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
-from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
 from danlu.watch.format import count, duration
 from danlu.watch.store import Recorder
@@ -295,23 +295,9 @@ class _Session:
         position = self.position
         speed = self.step_tokens / seconds
         mfu = position.share_of_peak(speed * self.flops / self.recipe.parallel.processes)
-        memory = probes.resident_bytes()
-        values = {
-            "train/loss": result.loss,
-            "train/gradient_norm": result.gradient_norm,
-            "train/learning_rate": rate,
-            "train/skipped_steps": position.skipped,
-            "train/tokens_per_second": speed,
-            "memory/resident_bytes": memory,
-        }
-        values |= {f"train/{name}": value for name, value in result.measured.items()}
-        if mfu is not None:
-            values["train/mfu"] = mfu
+        values = figures(self.engine, position, result, rate, speed, mfu)
         if self.recipe.train.precision == "fp16":
             values["train/loss_scale"] = result.loss_scale
-        device_memory = self.engine.device_memory()
-        if device_memory is not None:
-            values["memory/device_bytes"] = device_memory
         self.attendant.add(position.step, self.recording.step(position.step, position.batch - 1, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
@@ -325,7 +311,7 @@ class _Session:
                 learning_rate=rate,
                 tokens_per_second=speed,
                 mfu=mfu,
-                memory_bytes=memory if device_memory is None else device_memory,
+                memory_bytes=int(values.get("memory/device_bytes", values["memory/resident_bytes"])),
                 data_wait=waited / seconds,
                 seconds_left=left,
             )
