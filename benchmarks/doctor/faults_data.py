@@ -59,7 +59,7 @@ def _nearly_all_masked(_: TrainingBatches, step: int, batch: dict[str, Any]) -> 
     batch["targets"].reshape(-1, batch["targets"].shape[-1])[1:, :] = IGNORED
 
 
-def _end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
+def end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
     following = np.roll(batch["inputs"], -1, axis=-1)
     following[..., -1] = -1
     end = END[0]
@@ -153,7 +153,7 @@ FAULTS = (
         visible=61,
     ),
     Fault("nearly all masked", "one token of a batch has a target", rules("unsupervised"), PLAIN, changed(_nearly_all_masked)),
-    Fault("end masked", "the end-of-document token is taken for padding", rules("end_unsupervised"), PLAIN, changed(_end_masked)),
+    Fault("end masked", "the end-of-document token is taken for padding", rules("end_unsupervised"), PLAIN, changed(end_masked)),
     Fault("noise in a shard", "batches 81 to 110 are random tokens", rules("odd_batches"), PLAIN, changed(_noise), visible=81),
     Fault(
         "one token in a shard", "batches 81 to 110 are one token", rules("odd_batches"), PLAIN, changed(_one_token), visible=81
@@ -175,7 +175,9 @@ FAULTS = (
         PLAIN,
         _validates_on_training_data,
     ),
-    Fault("not shuffled", "samples in the order of the text", rules("unshuffled"), PLAIN, ordered(_unshuffled)),
+    Fault(
+        "not shuffled", "samples in the order of the text", rules("unshuffled", "order_of_samples"), PLAIN, ordered(_unshuffled)
+    ),
     Fault(
         "same order every epoch",
         "the permutation of the first epoch again",

@@ -17,7 +17,7 @@ def version() -> str:
     """A digest of all that an outcome depends on: danlu, rules included, and the faults and how they are run."""
     package, here = Path(danlu.__file__).parent, Path(__file__).parent
     digest = hashlib.sha256()
-    for folder, pattern in ((package, "**/*.py"), (here, "fault*.py"), (here, "worker.py")):
+    for folder, pattern in ((package, "**/*.py"), (here, "fault*.py"), (here, "tuning.py"), (here, "worker.py")):
         for path in sorted(folder.glob(pattern)):
             if folder == package and path.relative_to(package).parts[0] in APART:
                 continue

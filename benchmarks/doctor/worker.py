@@ -15,9 +15,10 @@ import shutil
 import signal
 import sys
 import traceback
+import zlib
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from benchmarks.doctor import faults_data
-from benchmarks.doctor.fault import BASES, RESUMED, Base, Fault, Outcome
+from benchmarks.doctor import faults_data, tuning
+from benchmarks.doctor.fault import BASES, PLAIN, RESUMED, Base, Fault, Outcome
 from benchmarks.doctor.run import faults, twin
 from benchmarks.doctor.version import version
 from danlu.data.prepare import prepare
@@ -60,12 +61,23 @@ class _Cut(BaseException):
 def recipe_of(folder: Path, base: Base, fault: Fault | None, seed: int) -> Recipe:
     """The plain recipe with the overrides of the base and the fault."""
     documents = (fault.documents if fault else None) or base.documents
+    path = folder / f"corpus-{documents}.jsonl"
+    tuned = []
+    if base.tuned:
+        path = tuning.conversations(folder, documents, fault.grammar if fault else 1)
+        weights = tuning_weights(folder)
+        tuned = [
+            "train.objective=sft",
+            f"model={{hugging_face: {json.dumps(str(weights))}}}",
+            f"data.tokenizer={{path: {json.dumps(str(weights))}}}",
+            f"doctor.retain={json.dumps(str(tuning.kept(folder)))}",
+        ]
     tree = {
         "name": "bench",
         "stages": ["prepare", "train"],
         "model": {"layers": 2, "hidden_size": 64, "ffn_size": 128, "heads": 4, "max_sequence_length": 256},
         "data": {
-            "sources": [{"path": str(folder / f"corpus-{documents}.jsonl")}],
+            "sources": [{"path": str(path)}],
             "tokenizer": {"train": {"vocab_size": 400}},
             "sequence_length": 64,
             "validation_fraction": 0.05 if documents > 100 else 0.3,
@@ -85,18 +97,39 @@ def recipe_of(folder: Path, base: Base, fault: Fault | None, seed: int) -> Recip
         "checkpoint": {"every": RESUMED if base.resumed else 1000},
         "doctor": {"time_share": 1.0},
     }
-    return parse(tree, [*base.overrides, *(fault.overrides if fault else ())])
+    return parse(tree, [*tuned, *base.overrides, *(fault.overrides if fault else ())])
 
 
 def prepared_for(folder: Path, recipe: Recipe) -> Prepared:
     """Text and tokens, made once for all processes."""
     path = Path(recipe.data.sources[0].path)
-    with (folder / "prepare.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        documents = int(path.stem.split("-")[1])
+    with locked(folder / "prepare.lock"):
         if not path.exists():
-            write(path, documents)
-        return prepare(recipe, folder / f"data-{documents}", lambda _line: None)
+            write(path, int(path.stem.split("-")[1]))
+        settings = f"{recipe.data.chat.template} {recipe.data.tokenizer.path}"
+        place = folder / f"data-{path.stem}-{zlib.crc32(settings.encode()):08x}"
+        return prepare(recipe, place, lambda _line: None)
+
+
+def tuning_weights(folder: Path) -> Path:
+    """Those of a healthy run of another seed, in the Hugging Face layout; made once for all processes."""
+    with locked(folder / "weights.lock"):
+        if (folder / "weights" / "config.json").is_file():
+            return folder / "weights"
+        recipe = recipe_of(folder, PLAIN, None, tuning.SEED)
+        prepared, run = prepared_for(folder, recipe), folder / "runs" / "weights"
+        run.mkdir(parents=True, exist_ok=True)
+        engine = TorchEngine(recipe, resolve_shape(recipe, prepared.vocab_size))
+        train(recipe, engine.shape, engine, prepared, run, io.StringIO())
+        return tuning.exported(folder, recipe, engine, prepared)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def trained(run: Path, recipe: Recipe, prepared: Prepared, cut: int | None = None, until_found: bool = False) -> str:
@@ -131,7 +164,7 @@ def outcome(run: Path, ended: str) -> Outcome:
     metrics = run / "metrics.sqlite"
     told = []
     for event in store.events(metrics):
-        if event.kind == "finding" and event.data["finding"]["severity"] in GRAVE:
+        if event.kind in ("audit", "finding") and event.data["finding"]["severity"] in GRAVE:
             told.append((event.step, event.data["finding"]["rule"], event.data["finding"]["severity"], event.message))
         elif event.kind == "stop" and "replicas are not equal" in event.message:
             told.append((event.step, "replicas", "critical", event.message))

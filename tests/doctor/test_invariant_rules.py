@@ -78,6 +78,7 @@ CASES = [
     Case("repeated_samples", {"batch/repeated": later(0.0, 0.5)}, {"batch/repeated": 0.02}, 100),
     Case("fixed_order", {"batch/same_order": 1.0}, {"batch/same_order": 0.125}, 10),
     Case("replayed_data", {"batch/hash": HASHES[:10] * 2}, {"batch/hash": HASHES}, 110, (110,)),
+    Case("forgetting", {"retained/loss": later(3.0, 3.5)}, {"retained/loss": later(3.0, 3.2)}, 100),
     Case("held_out_batches", {"batch/held_out": later(0.0, 0.125)}, {"batch/held_out": later(0.0, 0.125, 200)}, 100),
     Case("accumulation_mismatch", {"probe/accumulated": later(1.0, 2.0)}, {"probe/accumulated": 1.005}, 100),
     Case("unshuffled", {"batch/neighbours": 0.95}, {"batch/neighbours": 0.1}, 10),

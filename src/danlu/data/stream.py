@@ -56,8 +56,9 @@ class TokenStream:
     It can be pickled for loader processes; each maps the files for itself.
     """
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any], split: Mapping[str, Any]) -> None:
-        self.folder, self.dtype = folder, dtype
+    def __init__(self, folder: Path, dtype: np.dtype[Any], split: Mapping[str, Any], together: int = 1) -> None:
+        """``together``: how many documents belong together and stay in one sample, where samples hold whole ones."""
+        self.folder, self.dtype, self.together = folder, dtype, together
         self.tokens: int = split["tokens"]
         self.documents: int = split["documents"]
         self.text_bytes: int = split["text_bytes"]

@@ -41,12 +41,13 @@ NOTHING_SUPERVISED = "no token of the batch has a target"
 class StepResult:
     """What one optimizer step did.
 
-    loss: mean over the supervised tokens of the whole global batch, nats a token; NaN without any.
-    supervised: number of those tokens.
+    loss: mean over the supervised tokens of the whole global batch, nats a token; NaN without any. Of pairs of answers, a pair.
+    supervised: number of those tokens, or pairs.
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
     loss_scale: the factor that was in force (1.0 without loss scaling).
     seconds: this process's in ``forward``, ``backward``, ``optimizer`` and, apart from these, waiting in ``communication``.
+    measured: what else the objective tells of the step, by name.
     """
 
     loss: float
@@ -55,6 +56,7 @@ class StepResult:
     skipped: str | None
     loss_scale: float
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
@@ -208,6 +210,9 @@ class Engine(Protocol):
 
         Every process gets the whole batch and the sums over it; the batch divides by the data ranks.
         """
+
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``, by what validation measures for the objective: (sum of the loss, tokens or pairs, other sums)."""
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """Continue the prompt token by token until end_id (not yielded) or max_tokens."""

@@ -152,6 +152,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+    job("reload", shape_of(layers=2), batches(4), do="reload", rate=1e-2)
     job("load", shape_of(), do="load")
     job("device", shape_of(), do="device")
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
@@ -224,9 +225,15 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
     results = [engine.train_step({key: array[step] for key, array in given.items()}, 1e-2) for step in range(6)]
     expected = np.array([(result.loss, result.gradient_norm, result.supervised) for result in results])
     np.testing.assert_allclose(outcome.out["results"], expected, rtol=1e-4)
+    np.testing.assert_array_equal(outcome.out["alone"], outcome.out["results"][:, 1], "of a step that is not made")
     end = load_file(outcome.folder / "end" / "model.safetensors")
     for key, tensor in engine.own.items():
         close(end[key].numpy(), tensor, 1e-3)
+
+
+def test_an_engine_goes_back_to_a_checkpoint_and_repeats_the_bits(outcomes: Callable[[str], Outcome]) -> None:
+    out = outcomes("reload").out
+    assert np.array_equal(out["again"], out["first"]) and not np.array_equal(out["first"][0], out["first"][1])
 
 
 def test_vitals_are_the_optimizer_s_settings_and_weights_of_every_parameter(outcomes: Callable[[str], Outcome]) -> None:

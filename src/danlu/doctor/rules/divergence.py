@@ -131,5 +131,5 @@ RULE = Rule(
     "one sort of the curve's levels",
     Severity.CRITICAL,
     check,
-    frozenset({"spike", "oscillation"}),
+    frozenset({"forgetting", "spike", "oscillation"}),
 )

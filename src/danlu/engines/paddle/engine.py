@@ -19,9 +19,10 @@ from paddle import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.paddle import replicas, selftest
+from danlu.engines.paddle import fully_sharded, replicas, selftest
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.fully_sharded import held
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
@@ -74,6 +75,8 @@ class PaddleEngine:
         self.parameters: dict[str, Tensor] = {
             name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
         }
+        if self.layout.zero_stage == 3:
+            fully_sharded.split(self.stages)
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
         self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
         self.shapes = tensor_shapes(shape)
@@ -112,7 +115,7 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), self.optimizer.vitals())
+        return Vitals(samples(self.parameters, self.layout), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
@@ -216,6 +219,10 @@ class PaddleEngine:
             total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
         return float(self.layout.sum(total, "data")), supervised
 
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``: objectives that are judged otherwise are refused."""
+        return *self.evaluate(batch), {}
+
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
         if not tokens:
@@ -291,9 +298,10 @@ class PaddleEngine:
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""
-        held = {name: parameter.size * parameter.element_size() for name, parameter in self.parameters.items()}
-        moments = 2 * sum(held[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
-        return {"parameters": sum(held.values()), "optimizer": moments}
+        pieces = {name: held(parameter, self.layout) for name, parameter in self.parameters.items()}
+        sizes = {name: piece.size * piece.element_size() for name, piece in pieces.items()}
+        moments = 2 * sum(sizes[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
+        return {"parameters": sum(sizes.values()), "optimizer": moments}
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""

@@ -33,6 +33,8 @@ class Layout:
     tensor: int = 1
     pipeline: int = 1
     zero_stage: int = 0
+    sequence_parallel: bool = False
+    """Whether tensor ranks split the sequence too."""
     hcg: Any = None
 
     @classmethod
@@ -56,7 +58,7 @@ class Layout:
             warnings.simplefilter("ignore")
             fleet.init(is_collective=True, strategy=_strategy(recipe, cpu), log_level="ERROR")
         hcg = fleet.get_hybrid_communicate_group()
-        return cls(parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage, hcg)
+        return cls(parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage, parallel.sequence_parallel, hcg)
 
     @property
     def rank(self) -> int:

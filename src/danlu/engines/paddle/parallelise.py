@@ -24,10 +24,11 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, layers: range
     nn.initializer.set_global_initializer(nn.initializer.Constant(0.0))  # nothing is drawn that is overwritten
     model = CausalLM(shape, layers)
     if layout.tensor > 1:
-        tensor_parallel.apply(model, shape, layout)
+        tensor_parallel.apply(model, shape, layout, layout.sequence_parallel)
     nn.initializer.set_global_initializer(None)
     if recipe.train.dropout:
-        model.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed))
+        part = layout.tensor_rank if layout.sequence_parallel else 0
+        model.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed, part))
     recompute.apply(model, recipe.memory.recompute, recipe.memory.recompute_every)
     if recipe.train.compile:
         warnings.filterwarnings("ignore", "Tensor do not have 'place'")  # of paddle's own functions

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,15 @@ from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.device import matmul_peak, wait
 from danlu.engines.torch.generate import KeyValueCache, generate
 from danlu.engines.torch.gpus import device_for
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
-from danlu.engines.torch.loss import IGNORED
+from danlu.engines.torch.loss import IGNORED, Criterion
 from danlu.engines.torch.meter import metered
+from danlu.engines.torch.objective import Objective
+from danlu.engines.torch.objectives import objective
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
@@ -51,9 +53,6 @@ from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
-
-PEAK_SECONDS = 0.3
-"""How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
 
 
 class TorchEngine:
@@ -115,6 +114,11 @@ class TorchEngine:
         moments = [value for state in self.optimizer.adamw.state.values() for value in state.values()]
         held = {"parameters": list(self.parameters.values()), "optimizer": moments}
         return {kind: sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in held.items()}
+
+    @cached_property
+    def objective(self) -> Objective:
+        """Made for the first step, since a model that is only used needs no teacher."""
+        return objective(self.recipe, self.shape, self.layout, self._device, self.stages[0])
 
     @property
     def model(self) -> CausalLM:
@@ -197,18 +201,21 @@ class TorchEngine:
             norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
         if self.observer is not None and skipped is None:
             self.observer.updates()
-        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+        reported, measured = self.objective.told(mean, supervised, self.layout)
+        return StepResult(reported, supervised, norm, skipped, scale, self.clock.take(), measured)
 
     def gradient_norm(self, batch: Batch) -> float:
         """By the same backward pass as a step's."""
         tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
-        return self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+        norm = self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+        self.objective.sums.zero_()  # a step's are its own
+        return norm
 
     def _backward(self, batch: Batch) -> tuple[float, int]:
-        """Gradients of the mean loss, times the loss scale. Returns (that loss, supervised tokens), of all processes."""
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""
         assert "samples" in batch or not self.recipe.train.dropout
-        counted = (batch["targets"] != IGNORED).sum().to(self._device)
-        supervised = int(self.layout.sum(counted, "data"))
+        objective = self.objective
+        supervised = int(self.layout.sum(objective.count(batch).to(self._device), "data"))
         if supervised == 0:
             return math.nan, 0
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
@@ -223,7 +230,7 @@ class TorchEngine:
             for micro in range(micro_batches):
                 # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
                 synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
-                loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
+                loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight, objective.criterion)
                 with self.clock.during("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
@@ -253,19 +260,29 @@ class TorchEngine:
             finally:
                 self.observer = None
 
-    @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """In the training precision; each data rank takes its rows, and every process gets the sums."""
         arrays = {name: torch.as_tensor(array) for name, array in batch.items()}
-        supervised = int((arrays["targets"] != IGNORED).sum())
+        return self._evaluated(arrays, lambda _: None), int((arrays["targets"] != IGNORED).sum())
+
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """By the objective of training."""
+        arrays = {name: torch.as_tensor(array) for name, array in batch.items()}
+        total, sums = self.objective.told(self._evaluated(arrays, self.objective.criterion), 1, self.layout)
+        return total, int(self.objective.count(arrays)), sums
+
+    @torch.no_grad()
+    def _evaluated(self, arrays: Mapping[str, Tensor], criterion: Callable[[Batch], Criterion | None]) -> float:
         mine = {name: tensor.chunk(self.layout.data)[self.data_rank] for name, tensor in arrays.items()}
         if self.pipeline is not None:
             total = self.pipeline.run(self._placed(mine), 1.0, train=False)
         else:
             total = torch.zeros((), device=self._device)
             for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch):
-                total += self._loss({name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}, 1.0)
-        return self.layout.sum(total, "data").item(), supervised
+                rows = {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}
+                total += self._loss(rows, 1.0, criterion)
+        nats: float = self.layout.sum(total, "data").item()
+        return nats
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
@@ -328,7 +345,7 @@ class TorchEngine:
         """What ``start_profile`` began."""
         assert self.profile is not None
         profile, self.profile = self.profile, None
-        self._wait()
+        wait(self._device)
         return profile.end()
 
     def copy_peak(self) -> float:
@@ -336,19 +353,8 @@ class TorchEngine:
         return copy_peak(self._device)
 
     def matmul_peak(self) -> float | None:
-        """Best rate of products of square matrices in the training precision, over a third of a second."""
-        if self._device.type == "cpu" and self.dtype == torch.float16:
-            return None  # emulated on most CPUs: slower than the FP32 that is in the rest of a step
-        size = 2048 if self._device.type == "cpu" else 8192
-        left = torch.ones(size, size, dtype=self.dtype, device=self._device)
-        best, started = math.inf, time.perf_counter()
-        while time.perf_counter() - started < PEAK_SECONDS or best == math.inf:
-            self._wait()
-            start = time.perf_counter()
-            left @ left
-            self._wait()
-            best = min(best, time.perf_counter() - start)
-        return 2 * size**3 / best
+        """Best rate of products of square matrices in the training precision."""
+        return matmul_peak(self._device, self.dtype)
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
@@ -358,7 +364,7 @@ class TorchEngine:
         """End the process group, whose threads must not outlive the interpreter."""
         self.layout.close()
 
-    def _loss(self, batch: Batch, scale: float) -> Tensor:
+    def _loss(self, batch: Batch, scale: float, criterion: Callable[[Batch], Criterion | None]) -> Tensor:
         tensors = self._placed(batch)
         with self._autocast():
             loss: Tensor = self.model(
@@ -368,6 +374,7 @@ class TorchEngine:
                 targets_bt=tensors["targets"],
                 scale=scale,
                 samples_b=tensors.get("samples"),
+                criterion=criterion(tensors),
             )
         return loss.sum()
 
@@ -384,10 +391,6 @@ class TorchEngine:
     def _in_precision(self, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
         with self._autocast():
             return forward(*arguments, **named)
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def _joined(batch: Batch) -> dict[str, Tensor]:
