@@ -12,7 +12,7 @@ from math import ceil
 
 from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
 from danlu.plan.job import Job
-from danlu.plan.parameters import states
+from danlu.plan.parameters import second_bytes, states
 
 LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
 """Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU."""
@@ -38,7 +38,15 @@ class _Moments:
         self.mixed = job.precision != "fp32"
         width = states(job)
         away = job.offload != "none"
-        self.base = held * share * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
+        adapters = 0.0 if job.lora is None else job.lora.parameters_per_layer / job.tensor
+        self.trained = held if job.lora is None else self.layers * adapters
+        self.layer_gradient = 4 * (self.layer if job.lora is None else adapters)
+        self.table_gradient = 4 * self.table if job.lora is None else 0.0
+        self.base = second_bytes(job)
+        if not job.offload.startswith("parameters"):
+            self.base += share * width.weight * (held if job.lora is None else held + self.trained)
+        if not away:
+            self.base += share * width.optimizer * self.trained
         again = 1 / job.recompute_every if job.recompute != "none" else 0.0
         copy = 2 * self.layer if self.mixed else 0.0
         self.copied = copy * (1 - again)
@@ -73,8 +81,9 @@ class _Moments:
         if job.micro_batches == 1:
             return 0.0
         if job.zero_stage >= 2 and job.pipeline == 1:
-            return 4 * self.held / job.shards
-        return 4 * (self.held + (job.dimensions.table - self.table if self.first else 0.0))
+            return 4 * self.trained / job.shards
+        whole = job.dimensions.table - self.table if self.first and job.lora is None else 0.0
+        return 4 * (self.trained + whole)
 
     def gathered(self, backward: bool) -> float:
         """Whole copies of split parameters: all, or at stage 3 the ends, the layer in use and the next."""
@@ -96,7 +105,11 @@ class _Moments:
             return held
         hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + 4)
         cast = 2 * self.table if self.mixed else 0.0
-        return held + hidden + cast + max(self._chunk(number) for number in range(3))
+        second = 0.0
+        if job.second is not None and job.second.beside:  # its hidden states and logits, and probabilities at a temperature
+            second = job.tokens * (job.second.dimensions.hidden * job.width + 16)
+            second += min(LOSS_CHUNK, job.tokens * job.dimensions.vocab / job.tensor * job.width) + 3 * LOSS_BLOCK
+        return held + hidden + cast + second + max(self._chunk(number) for number in range(3))
 
     def _chunk(self, number: int) -> float:
         """The loss makes some rows of logits, their softmax a block at a time, and a piece of the weight's gradient.
@@ -105,31 +118,33 @@ class _Moments:
         chunk on the sum of the pieces, the last piece and a new one.
         """
         job = self.job
-        columns, tables, wide = job.dimensions.vocab / job.tensor, 4 * self.table * min(number, 2), 2 if self.mixed else 1
+        columns, tables, wide = job.dimensions.vocab / job.tensor, self.table_gradient * min(number, 2), 2 if self.mixed else 1
         rows = max(1.0, LOSS_CHUNK // (columns * job.width))
         logits = max(0.0, min(rows, job.tokens - number * rows)) * columns * job.width
         if logits == 0:
             return 0.0
         floats = logits * 4 / job.width
         blocks = wide if floats <= LOSS_BLOCK else wide + 1
-        piece = self.table * (6 if self.mixed else 4)
+        piece = self.table_gradient * (1.5 if self.mixed else 1)
         before = rows * columns * job.width if number else 0.0
         return tables + logits + max(before, blocks * min(LOSS_BLOCK, floats), piece)
 
     def deepest(self) -> float:
         """The last layer that recomputes goes backward: the activations before it are there, and the gradients behind it."""
-        head = 4 * self.table if self.last else 0.0
+        head = self.table_gradient if self.last else 0.0
         kept = self.kept + (self.stream if self.last else 0.0)
         over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
-        behind = over * (4 * self.layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
+        behind = over * (self.layer_gradient - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
         return kept + head + behind + self.working() + self.gathered(True)
 
     def shallowest(self) -> float:
         """The first layer goes backward: the other layers' gradients are there."""
         job = self.job
         flying = self.kept - (self.layers - 1) * self.layer_kept()
-        head = 4 * self.table if self.last else 0.0
-        others = 4 * (self.layers - 1) * self.layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
+        head = self.table_gradient if self.last else 0.0
+        others = (
+            (self.layers - 1) * self.layer_gradient / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
+        )
         # A pipeline's backward passes leave gathered what they have used, till the next forward pass lets go of it.
         gathered = 4 * self.held if job.zero_stage == 3 and job.pipeline > 1 else self.gathered(True)
         return flying + head + others + self.working() + gathered
@@ -141,17 +156,17 @@ class _Moments:
 
     def reduction(self) -> float:
         """The buffer in which the layer before is reduced; in a pipeline when the last micro-batch alone is left."""
-        return 4 * self.layer if self.job.shards > 1 and self.job.pipeline == 1 else 0.0
+        return self.layer_gradient if self.job.shards > 1 and self.job.pipeline == 1 else 0.0
 
     def gradients(self) -> float:
         """Everything is backward: all gradients, and the ends' in the making."""
         job = self.job
-        fresh = 4 * self.table if self.first else 0.0
+        fresh = self.table_gradient if self.first else 0.0
         if job.shards > 1:
-            layers = 4 * self.layers * self.layer / (job.shards if job.zero_stage else 1)
-            waiting = self.kept_gradients() - 4 * self.held if job.micro_batches > 1 and job.zero_stage < 2 else 0.0
-            buffers = 4 * self.ends * (2 + 1 / (job.shards if job.zero_stage else 1))
+            layers = self.layers * self.layer_gradient / (job.shards if job.zero_stage else 1)
+            waiting = self.kept_gradients() - 4 * self.trained if job.micro_batches > 1 and job.zero_stage < 2 else 0.0
+            buffers = (4 * self.ends if job.lora is None else 0.0) * (2 + 1 / (job.shards if job.zero_stage else 1))
             gathered = 4 * self.ends if job.zero_stage else 0.0
             return layers + max(0.0, waiting) + buffers + gathered
-        tied = 4 * self.table if job.dimensions.tied_embeddings and job.pipeline == 1 else 0.0
-        return 4 * self.held + (fresh if job.micro_batches > 1 else 0.0) + tied + self.stream
+        tied = self.table_gradient if job.dimensions.tied_embeddings and job.pipeline == 1 else 0.0
+        return 4 * self.trained + (fresh if job.micro_batches > 1 else 0.0) + tied + self.stream

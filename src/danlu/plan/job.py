@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
 from math import ceil
@@ -13,6 +14,7 @@ from danlu.model.stages import split
 from danlu.plan.engine import Engine, engine
 from danlu.plan.order import SCHEDULES, Schedule
 from danlu.recipe import Recipe
+from danlu.recipe.second import teacher_shape
 
 WIDTH = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 """Bytes of an activation. fp8 changes the operands of the linear layers only; what is kept between them stays bf16."""
@@ -129,6 +131,17 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class Second:
+    """A model beside the one that is trained, which runs forward only: a teacher, or what preferences are held against."""
+
+    dimensions: Dimensions
+    apart: bool = True
+    """It has weights of its own, in FP32; else it is the trained one without its adapters."""
+    beside: bool = True
+    """Its logits are there beside the trained model's, and not before them."""
+
+
+@dataclass(frozen=True)
 class Job:
     """One training on one layout. Degrees multiply to the number of devices; all sizes are per optimizer step."""
 
@@ -161,6 +174,7 @@ class Job:
     async_tensor: bool = False
     """Tensor-parallel collectives are cut into pieces that overlap with the matrix products."""
     lora: Lora | None = None
+    second: Second | None = None
     stage_layers: tuple[int, ...] | None = None
     """Layers of every pipeline chunk, chunk i on device i modulo `pipeline`; None: the engine's own split."""
     engine_name: str = "danlu"
@@ -186,6 +200,8 @@ class Job:
             precision=recipe.train.precision,
             offload=offload_kind(memory.offload_optimizer, memory.offload_parameters),
             compile=recipe.train.compile,
+            lora=adapters(recipe, shape),
+            second=second(recipe, shape),
         )
 
     def with_(self, **changes: object) -> Job:
@@ -281,6 +297,32 @@ class Job:
                 raise UserError(f"tensor: {self.tensor} ranks for {value} {name}; use at most {value}")
         assert self.plain_schedule and self.chunks
         return self
+
+
+def adapters(recipe: Recipe, shape: ModelShape) -> Lora | None:
+    """What train.lora adds to a layer, in the mean over the layers; the frozen weights stay FP32."""
+    if (settings := recipe.train.lora) is None:
+        return None
+    from danlu.model.families import tensor_shapes  # reaches numpy
+
+    parameters, adapted, kinds = 0, 0, 0
+    for name, (*rows, columns) in tensor_shapes(shape).items():
+        module = name.removesuffix(".weight")
+        if ".layers." not in name or not rows or not module.endswith("_proj"):
+            continue
+        kinds += 1
+        if any(fnmatchcase(module, target) or fnmatchcase(module.rsplit(".", 1)[1], target) for target in settings.targets):
+            parameters, adapted = parameters + settings.rank * (rows[0] + columns), adapted + 1
+    return Lora(round(parameters / shape.layers), everywhere=adapted == kinds, dropout=False, base_bits=32)
+
+
+def second(recipe: Recipe, shape: ModelShape) -> Second | None:
+    """The model that an objective needs beside the trained one; reads a teacher's config.json. UserError: there is none."""
+    if recipe.train.objective == "distill" and recipe.train.distill is not None:
+        return Second(Dimensions.from_shape(teacher_shape(recipe, shape)))
+    if recipe.train.objective == "dpo":
+        return Second(Dimensions.from_shape(shape), apart=recipe.train.lora is None, beside=False)
+    return None
 
 
 def offload_kind(optimizer: str, parameters: str) -> str:

@@ -12,7 +12,7 @@ from danlu.plan.constants import allocator
 from danlu.plan.fullest import fullest
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.parameters import StateWidths, largest_shards, states, trainable_parameters, weight_parameters
+from danlu.plan.parameters import StateWidths, largest_shards, second_bytes, states, trainable_parameters, weight_parameters
 
 WORKSPACE = 0.05e9
 """Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
@@ -136,6 +136,7 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
         weights = 0.0
+    weights += second_bytes(job)
     chunks = job.stages[rank]
     flying = in_flight(job, rank)
     passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))
@@ -201,7 +202,7 @@ def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, fl
 
 def _whole_embedding_gradient(job: Job, rank: int) -> float:
     """Bytes of the embedding's gradient beyond this rank's share."""
-    if rank > 0 or not job.engine.whole_embedding_gradient:
+    if rank > 0 or not job.engine.whole_embedding_gradient or job.lora is not None:
         return 0.0
     return job.dimensions.table * (1 - 1 / job.tensor) * 4
 
@@ -222,7 +223,7 @@ def _frozen_bytes(job: Job, rank: int, held: float) -> float:
     matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
     if rank == job.pipeline - 1 and not one.tied_embeddings:
         matrices += one.table / job.tensor
-    return matrices * job.lora.base_bits / 8 + (held - matrices) * job.width
+    return matrices * job.lora.base_bits / 8 + (held - matrices) * max(job.width, job.lora.base_bits / 8)
 
 
 def _communication(job: Job, width: StateWidths, held: float, trained: float, layers: int) -> float:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job, offload_kind
+from danlu.plan.job import Dimensions, Job, Lora, Second, adapters, offload_kind, second
 from danlu.recipe import Recipe
 from danlu.recipe.offered import OFFERED, Offered
-from danlu.recipe.train_sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import BESIDE, MemorySection, ParallelSection
 
 SCHEDULES: tuple[str, ...] = get_args(ParallelSection.model_fields["schedule"].annotation)
 """Orders of the pipeline that a recipe can ask for; the search chooses among what danlu runs."""
@@ -40,6 +40,9 @@ class Request:
     """What had to be assumed."""
     shape: ModelShape | None = None
     """The model as danlu builds it, where it is known."""
+    lora: Lora | None = None
+    second: Second | None = None
+    """A model beside it that is not trained."""
 
     @property
     def tokens(self) -> float:
@@ -66,10 +69,12 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         steps=recipe.train.steps,
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
-        fixed=dict(fixed or {}),
+        fixed=dict(fixed or {}) | ({"pipeline": 1} if recipe.train.objective in BESIDE else {}),
         offered=offered,
         notes=(offered.note,) if offered.note else (),
         shape=shape,
+        lora=adapters(recipe, shape),
+        second=second(recipe, shape),
     )
 
 
