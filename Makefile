@@ -8,7 +8,7 @@ RUNS ?= $(wildcard ../shared/reference/runs)
 PEERS ?= ../peers
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference benchmark-distill clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -129,6 +129,9 @@ benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs 
 
 benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
+
+benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
 
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
