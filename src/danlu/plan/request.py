@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job, Lora, adapters, masks, offload_kind
+from danlu.plan.job import Dimensions, Job, Lora, Second, adapters, masks, offload_kind, second
 from danlu.recipe import Recipe
 from danlu.recipe.offered import OFFERED, Offered
-from danlu.recipe.train_sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import BESIDE, MemorySection, ParallelSection
 
 SCHEDULES: tuple[str, ...] = get_args(ParallelSection.model_fields["schedule"].annotation)
 """Orders of the pipeline that a recipe can ask for; the search chooses among what danlu runs."""
@@ -42,6 +42,8 @@ class Request:
     """What had to be assumed."""
     shape: ModelShape | None = None
     """The model as danlu builds it, where it is known."""
+    second: Second | None = None
+    """A model beside it that is not trained."""
 
     @property
     def tokens(self) -> float:
@@ -68,12 +70,13 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         steps=recipe.train.steps,
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
-        fixed=dict(fixed or {}),
+        fixed=dict(fixed or {}) | ({"pipeline": 1} if recipe.train.objective in BESIDE else {}),
         lora=adapters(recipe, shape),
         masks=masks(recipe, shape),
         offered=offered,
         notes=(offered.note,) if offered.note else (),
         shape=shape,
+        second=second(recipe, shape),
     )
 
 

@@ -108,6 +108,7 @@ def _job(request: Request, fields: dict[str, Any]) -> Job:
         compile=request.compile,
         lora=request.lora,
         masks=request.masks,
+        second=request.second,
         **fields,
     )
 
