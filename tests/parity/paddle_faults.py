@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from paddle import Tensor
 
-from danlu.engines.paddle import engine, shard
+from danlu.engines.paddle import auto_parallel, engine, shard
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.pipeline import Pipeline
@@ -63,6 +63,11 @@ def _drifts() -> AbstractContextManager[Any]:
     return patch.object(Optimizer, "step", wrong)
 
 
+def _masks_of_others() -> AbstractContextManager[Any]:
+    honest = auto_parallel.own
+    return patch.object(auto_parallel, "own", lambda tensor: honest(tensor).flip(0))
+
+
 FAULTS: dict[str, tuple[str, Plant]] = {
     "gradients are not reduced over the replicas": ("d2", _does_nothing(shard, "fused_allreduce_gradients")),
     "each data rank divides by its own tokens": ("d2", _own_count),
@@ -76,5 +81,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "the vocabulary's second part begins a row too late": ("t2", _row_too_late),
     "hidden gradients of the vocabulary's parts are not summed": ("t2", _gives_back(VocabularyShard, "sum")),
     "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
+    "a data rank's gradient of the head is taken for the sum": (
+        "d2 auto",
+        lambda: patch.object(auto_parallel, "_SUM", auto_parallel._WHOLE),
+    ),
+    "masks of the rows of another data rank": ("d2 auto drop", _masks_of_others),
 }
 """What is wrong: the case that is trained, and how to plant it."""

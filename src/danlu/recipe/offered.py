@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from danlu.errors import UserError
 from danlu.recipe.sections import Recipe
@@ -12,6 +12,8 @@ from danlu.recipe.sections import Recipe
 class Offered:
     """Of one engine. The fields are named after the recipe's."""
 
+    apis: tuple[str, ...] = ("fleet",)
+    pipelines: bool = True
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble")
     interleaved_from: int = 2
@@ -34,6 +36,7 @@ class Offered:
 OFFERED = {
     "torch": Offered(),
     "paddle": Offered(
+        apis=("fleet", "auto_parallel"),
         zero_stages=(0, 1, 2),
         schedules=("1f1b", "interleaved"),
         interleaved_from=3,
@@ -50,12 +53,22 @@ OFFERED = {
 """By ``train.engine``."""
 
 
+def of(recipe: Recipe) -> Offered:
+    """What there is for the engine and the api that a recipe names."""
+    offered = OFFERED[recipe.train.engine]
+    if recipe.parallel.api == "fleet":
+        return offered
+    return replace(offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False)
+
+
 def check(recipe: Recipe) -> None:
     """UserError: a field asks for what the recipe's engine has no part for."""
-    name = recipe.train.engine
-    offered = OFFERED[name]
+    name, offered = recipe.train.engine, of(recipe)
     train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
+    if parallel.api not in OFFERED[name].apis:
+        raise UserError(f"parallel.api: {parallel.api} is a way of paddle; leave it out, or use train.engine=paddle")
     found = {
+        f"parallel.pipeline: {parallel.pipeline}": parallel.pipeline > 1 and not offered.pipelines,
         f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage not in offered.zero_stages,
         "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,
         f"parallel.schedule: {parallel.schedule}": parallel.schedule not in offered.schedules,
@@ -67,9 +80,12 @@ def check(recipe: Recipe) -> None:
         "watch.memory: true": recipe.watch.memory and not offered.operators,
         f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None and not offered.operators,
     }
+    whose, other = f"the {name} engine", "train.engine=torch"
+    if parallel.api != "fleet":
+        whose, other = f"parallel.api {parallel.api}", "parallel.api=fleet"
     for field, there in found.items():
         if there:
-            raise UserError(f"{field} is not part of the {name} engine yet; use train.engine=torch, or leave it out")
+            raise UserError(f"{field} is not part of {whose} yet; use {other}, or leave it out")
     least = offered.interleaved_from
     if parallel.schedule == "interleaved" and parallel.pipeline < least:
         raise UserError(

@@ -112,6 +112,11 @@ class ParallelSection(Section):
         description="What data ranks split instead of keeping it whole: 1 optimizer states, 2 and gradients, 3 and parameters.",
         json_schema_extra=RESUMABLE,
     )
+    api: Literal["fleet", "auto_parallel"] = Field(
+        "fleet",
+        description="By which of paddle's ways tensors are split. Both compute the same; auto_parallel has no pipeline.",
+        json_schema_extra=RESUMABLE,
+    )
     schedule: Literal["1f1b", "interleaved", "zero-bubble"] = Field(
         "1f1b",
         description="Order of the pipeline's micro-batches; interleaved and zero-bubble have two stages a rank.",

@@ -20,6 +20,7 @@ from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.paddle import replicas, selftest
+from danlu.engines.paddle.auto_parallel import Cache, Pieces
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.generate import KeyValueCache, generate
@@ -74,6 +75,10 @@ class PaddleEngine:
         self.parameters: dict[str, Tensor] = {
             name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
         }
+        self.pieces: Pieces | None = None
+        if self.layout.auto:
+            self.pieces = Pieces(self.model, self.layout)
+            self.parameters = self.pieces.own
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
         self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
         self.shapes = tensor_shapes(shape)
@@ -155,6 +160,8 @@ class PaddleEngine:
                     loss = self._loss(micro, weight)
                 with self.clock.during("backward"), self._recomputing():
                     loss.backward()
+                if self.pieces is not None:
+                    self.pieces.take_gradients()
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
         mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
@@ -214,7 +221,8 @@ class PaddleEngine:
             )
         capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
         layers = [int(layer) for stage in self.stages for layer in stage.model.layers]
-        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity, layers, self.layout.tensor))
+        kind = Cache if self.layout.auto else KeyValueCache
+        logits = partial(self._next_logits, kind(self.shape, capacity, layers, self.layout.tensor))
         return generate(logits, self.layout.tell, tokens, capacity - len(tokens), sampling, end_id)
 
     @paddle.no_grad()

@@ -1,0 +1,41 @@
+"""What an engine has no part for is refused in one line, with a way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.errors import UserError
+from danlu.recipe import offered, parse
+
+TREE = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x.txt"}]}, "train": {"global_batch": 8}}
+AUTO = "parallel.api=auto_parallel"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["train.engine=torch", AUTO],
+            "parallel.api: auto_parallel is a way of paddle; leave it out, or use train.engine=paddle",
+        ),
+        (
+            ["parallel.pipeline=2", "memory.micro_batch=2", AUTO],
+            "parallel.pipeline: 2 is not part of parallel.api auto_parallel yet; use parallel.api=fleet, or leave it out",
+        ),
+        (["parallel.data=2", "parallel.zero_stage=3", AUTO], "parallel.zero_stage: 3 is not part of parallel.api auto_parallel"),
+        (
+            ["parallel.tensor=2", "parallel.sequence_parallel=true", AUTO],
+            "parallel.sequence_parallel: true is not part of parallel",
+        ),
+        (["parallel.data=2", "train.compile=true", AUTO], "train.compile: true in several processes is not part of parallel.api"),
+    ],
+)
+def test_auto_parallel_is_paddle_s_and_has_data_and_tensor_ranks(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError) as raised:
+        offered.check(parse(TREE, ["train.engine=paddle", *overrides]))
+    assert str(raised.value).startswith(words) and "\n" not in str(raised.value)
+
+
+def test_what_it_has_is_not_refused() -> None:
+    layout = ["parallel.data=2", "parallel.tensor=2", "parallel.zero_stage=2", "memory.recompute=full"]
+    offered.check(parse(TREE, ["train.engine=paddle", *layout, AUTO]))
