@@ -315,3 +315,4 @@ def test_what_cannot_be_done_is_named(name: str, words: str, outcomes: Callable[
 
 def test_each_process_of_a_machine_takes_a_gpu_of_its_own(outcomes: Callable[[str], Outcome]) -> None:
     assert str(outcomes("device").out["device"]) == "gpu:3"
+    assert outcomes("device").out["gpus"].tolist() == ["8", "NVIDIA H100 80GB HBM3", str(int(84.9e9)), "132"]

@@ -1,4 +1,7 @@
-"""`danlu` with `train.engine: paddle` from outside: a run that changes to it on the way, resumes, and is used."""
+"""`danlu` with `train.engine: paddle` from outside: a run that changes to it on the way, resumes, and is used.
+
+Without PyTorch: paddle's processes cannot find it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +21,14 @@ from danlu.run_folder import RunFolder
 from danlu.watch import store
 
 pytestmark = pytest.mark.slow
+FAULTS = Path(__file__).parents[2] / "faults"
 
 
 def by_paddle(*arguments: object) -> str:
     command = [sys.executable, "-m", "danlu", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
+    path = os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "DANLU_FAULT": "absent:torch"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 

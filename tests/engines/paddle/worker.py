@@ -6,10 +6,12 @@ to error.txt, where it is a UserError.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +20,7 @@ import numpy as np
 from danlu.engines.base import Sampling
 from danlu.engines.paddle.dropout import Dropout
 from danlu.engines.paddle.engine import PaddleEngine, _device, paddle
+from danlu.engines.paddle.gpus import gpus
 from danlu.engines.paddle.pieces import turned
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
@@ -122,13 +125,18 @@ def load(folder: Path, job: dict[str, Any]) -> Arrays:
 def device(folder: Path, job: dict[str, Any]) -> Arrays:
     """Which of a machine's GPUs the fourth of its processes takes, as far as can be told without any."""
     recipe = parse({"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}}, ["train.engine=paddle"])
+    assert gpus() is None
+    facts = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=int(84.9e9), multi_processor_count=132)
     with (
         patch.object(paddle.device, "is_compiled_with_cuda", lambda: True),
         patch.object(paddle.device.cuda, "device_count", lambda: 8),
+        patch.object(paddle.device.cuda, "get_device_properties", lambda _: facts),
         patch.object(paddle, "set_device", lambda name: f"Place({name})"),
         patch.dict(os.environ, {"LOCAL_RANK": "3"}),
     ):
-        return {"device": np.array(_device(recipe))}
+        found = gpus()
+        assert found is not None
+        return {"device": np.array(_device(recipe)), "gpus": np.array([*map(str, dataclasses.astuple(found))])}
 
 
 def main(root: Path) -> None:

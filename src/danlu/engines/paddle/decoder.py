@@ -72,7 +72,8 @@ class Attention(nn.Layer):
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:
-            k_btgk, v_btgk = (_for_each_query(each, self.groups) for each in (k_btgk, v_btgk))
+            k_btgk = _for_each_query(k_btgk, self.groups)
+            v_btgk = _for_each_query(v_btgk, self.groups)
         out_bthk = F.scaled_dot_product_attention(q_bthk, k_btgk, v_btgk, mask, is_causal=mask is None and t > 1)
         return self.o_proj(out_bthk.reshape([b, t, -1]))
 
