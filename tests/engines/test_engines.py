@@ -34,7 +34,7 @@ def test_torch_is_the_default() -> None:
     [
         *("parallel.zero_stage=3 parallel.data=2", "parallel.sequence_parallel=true parallel.tensor=2"),
         *("parallel.schedule=zero-bubble parallel.pipeline=2 memory.micro_batch=1", "train.compile=true parallel.data=2"),
-        *("memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3"),
+        *("memory.offload_optimizer=disk", "watch.memory=true", "watch.profile=2:3 train.compile=true"),
         "memory.recompute=selective",
         *("train.precision=bf16", "train.precision=fp16"),
     ],

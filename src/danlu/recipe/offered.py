@@ -27,8 +27,10 @@ class Offered:
     """Compilation in several processes."""
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """With matrix products on a CPU."""
-    operators: bool = True
-    """Profiles and the memory meter, which follow operators one by one."""
+    meter: bool = True
+    """Of memory, which follows operators one by one."""
+    compiled_profiles: bool = True
+    """Profiles that see into a compiled graph."""
     note: str | None = None
     """What to say of the planner's figures."""
 
@@ -46,7 +48,8 @@ OFFERED = {
         lora=False,
         compiled_layouts=False,
         cpu_precisions=("fp32",),
-        operators=False,
+        meter=False,
+        compiled_profiles=False,
         note="memory and time are those of the torch engine; with train.engine paddle they have not been measured",
     ),
 }
@@ -77,8 +80,10 @@ def check(recipe: Recipe) -> None:
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
         "train.lora": train.lora is not None and not offered.lora,
-        "watch.memory: true": recipe.watch.memory and not offered.operators,
-        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None and not offered.operators,
+        "watch.memory: true": recipe.watch.memory and not offered.meter,
+        f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None
+        and train.compile
+        and not offered.compiled_profiles,
     }
     whose, other = f"the {name} engine", "train.engine=torch"
     if parallel.api != "fleet":

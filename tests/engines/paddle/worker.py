@@ -80,6 +80,21 @@ def observe(folder: Path, job: dict[str, Any]) -> Arrays:
     return found | {"parts": np.array(sorted(result.seconds)), "held": np.array([*engine.held_bytes().values()])}
 
 
+def profile(folder: Path, job: dict[str, Any]) -> Arrays:
+    """A trace of two steps, after one that is not in it; how many parameters there are, and the losses."""
+    engine = engine_of(job)
+    engine.initialise()
+    given = dict(np.load(folder / "in.npz"))
+    losses = []
+    for step in range(4):
+        if step == 1:
+            engine.start_profile()
+        losses.append(engine.train_step({name: array[step] for name, array in given.items()}, job["rate"]).loss)
+        if step == 2:
+            engine.end_profile()(folder / "trace.json.gz")
+    return {"parameters": np.array(len(engine.parameters)), "losses": np.array(losses), "copy": np.array(engine.copy_peak())}
+
+
 def generate(folder: Path, job: dict[str, Any]) -> Arrays:
     engine = engine_of(job)
     engine.initialise()

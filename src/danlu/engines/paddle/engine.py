@@ -31,6 +31,7 @@ from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.parallelise import parallelise
 from danlu.engines.paddle.pipeline import Pipeline
 from danlu.engines.paddle.process import keep_freed_memory, threads
+from danlu.engines.paddle.profile import StepProfile, copy_peak
 from danlu.engines.paddle.slices import fill, written
 from danlu.engines.paddle.snapshot import Buffers, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
@@ -88,6 +89,7 @@ class PaddleEngine:
         self.buffers = Buffers()
         self.clock = Clock()
         self.observer: Observer | None = None
+        self.profile: StepProfile | None = None
 
     @property
     def model(self) -> CausalLM:
@@ -273,16 +275,18 @@ class PaddleEngine:
         return 2 * size**3 / best
 
     def start_profile(self) -> None:
-        """Refused by the check of the recipe: paddle's traces tell no shapes, so that nothing can be held against a limit."""
-        raise UserError("watch.profile is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+        """By paddle.profiler."""
+        self.profile = StepProfile()
 
     def end_profile(self) -> Callable[[Path], None]:
-        """There is none to end."""
-        raise AssertionError("unreachable: no profile begins")
+        """What writes the trace."""
+        assert self.profile is not None
+        ended, self.profile = self.profile, None
+        return ended.end()
 
     def copy_peak(self) -> float:
-        """Asked for with a profile only."""
-        raise AssertionError("unreachable: no profile begins")
+        """Of host memory."""
+        return copy_peak()
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""
@@ -342,5 +346,9 @@ def _device(recipe: Recipe) -> str:
                 "give train.precision fp32, or train.engine torch"
             )
         return str(paddle.set_device("cpu")) and "cpu"
+    if recipe.watch.profile is not None:
+        raise UserError(
+            "watch.profile: paddle is profiled on a CPU only so far; leave it out, or give train.device cpu or train.engine torch"
+        )
     here = os.environ.get("LOCAL_RANK", "0")  # one GPU a process
     return str(paddle.set_device(f"gpu:{here}")).removeprefix("Place(").removesuffix(")")
