@@ -103,10 +103,7 @@ class _Pipeline:
         kept = stages.kept_evaluation(self.folder, self.newest)
         result = kept or stages.evaluate(self.trained)
         text = f"{result['tokens']:,} tokens of {many(result['documents'], 'document')}"
-        self.say(
-            f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, "
-            f"{result['bits_per_byte']:.4f} bits per byte, over {text}"
-        )
+        self.say(f"validation: {stages.told(result)}, over {text}")
         if kept is None:
             stages.keep_evaluation(self.folder, result)
         return kept is not None

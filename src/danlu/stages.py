@@ -219,7 +219,18 @@ def evaluate(trained: Trained) -> dict[str, Any]:
     """Loss, perplexity and bits per byte on the whole validation split; nothing is written."""
     if not trained.prepared.validation.tokens:
         raise UserError("data.validation_fraction is 0, so that nothing is held out; give a text with --file")
-    return {"source": "validation", **_measure(trained, trained.prepared.validation)}
+    measure = _measure if trained.recipe.train.of_tokens else _preferences
+    return {"source": "validation", **measure(trained, trained.prepared.validation)}
+
+
+def told(result: dict[str, Any]) -> str:
+    """An evaluation on one line."""
+    if "pairs" in result:
+        return f"loss {result['loss']:.4f} a pair, margin {result['margin']:.4f}, accuracy {result['accuracy']:.1%}"
+    return (
+        f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
+        f"{result['bits_per_byte']:.4f} bits per byte"
+    )
 
 
 def keep_evaluation(run: RunFolder, result: dict[str, Any]) -> None:
@@ -234,16 +245,32 @@ def evaluate_file(trained: Trained, file: Path, text_field: str, report: Report)
         return {"source": str(file), **_measure(trained, stream)}
 
 
-def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+def _batches(trained: Trained, stream: TokenStream) -> Iterator[dict[str, Any]]:
     length = trained.recipe.data.sequence_length
     layout = trained.recipe.parallel.processes > 1
-    nats, tokens = 0.0, 0
-    for batch in evaluation_batches(
+    return evaluation_batches(
         stream,
         sequence_length=length,
         batch=trained.recipe.train.global_batch if layout else max(1, EVALUATION_TOKENS // length),
         document_mask=trained.recipe.data.document_mask,
-    ):
+    )
+
+
+def _preferences(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+    total, pairs = 0.0, 0
+    sums: dict[str, float] = {}
+    for batch in _batches(trained, stream):
+        loss, count, measured = trained.engine.judge(batch)
+        total, pairs = total + loss, pairs + count
+        sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
+    means = {name: value / pairs for name, value in sums.items()}
+    counts = {"pairs": pairs, "tokens": stream.tokens, "bytes": stream.text_bytes, "documents": stream.documents}
+    return {"step": trained.step, "checkpoint": trained.identity, "loss": total / pairs, **means, **counts}
+
+
+def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+    nats, tokens = 0.0, 0
+    for batch in _batches(trained, stream):
         part, supervised = trained.engine.evaluate(batch)
         nats, tokens = nats + part, tokens + supervised
     if not tokens:

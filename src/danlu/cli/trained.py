@@ -48,10 +48,7 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
     else:
         counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
         click.echo(f"{result['source']}: {counts}")
-        click.echo(
-            f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
-            f"{result['bits_per_byte']:.4f} bits per byte"
-        )
+        click.echo(stages.told(result))
     if file is None and trained.engine.rank == 0:
         try:
             stages.keep_evaluation(folder, result)

@@ -64,6 +64,11 @@ class Tokenizer:
         return number
 
     @cached_property
+    def vocabulary(self) -> dict[int, str]:
+        """Every token by its id."""
+        return {number: token for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items()}
+
+    @cached_property
     def specials(self) -> dict[str, int]:
         """Special tokens and their ids; in a text that is encoded they are plain text."""
         added = self._tokenizer.get_added_tokens_decoder()

@@ -58,6 +58,14 @@ def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> En
     return TorchEngine(recipe, shape, scratch)
 
 
+def create_mistaken(recipe: Recipe, shape: ModelShape, mistake: str) -> Engine:
+    """The torch engine with a mistake in it that the doctor is to find. UserError: it cannot run here."""
+    check(recipe)
+    from danlu.engines.torch.mistakes import MISTAKES
+
+    return MISTAKES[mistake](recipe, shape)
+
+
 def meet(recipe: Recipe, rank: int, processes: int) -> Meeting:
     """Where the processes of a layout meet before they train."""
     if recipe.train.engine == "paddle":

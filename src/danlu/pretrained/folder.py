@@ -32,11 +32,11 @@ GENERATION = "generation_config.json"
 _TOKENIZER_FILES = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", tokenizers.TEMPLATE)
 
 
-def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None = None) -> ModelShape:
+def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None = None, layers: int | None = None) -> ModelShape:
     """Write a published model into a new folder, from which ``model.hugging_face`` and other programs take it.
 
-    ``source``: a GGUF file, or a folder in the Hugging Face layout. Needs memory for one tensor. UserError: it is neither, its
-    tensors do not fit, the folder exists. DanluError: the disk is full.
+    ``source``: a GGUF file, or a folder in the Hugging Face layout. With ``layers``, only so many of its layers. Needs memory for
+    one tensor. UserError: it is neither, its tensors do not fit, the folder exists. DanluError: the disk is full.
     """
     if folder.exists():
         raise UserError(f"{folder} exists; give another folder with --to")
@@ -51,6 +51,8 @@ def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None 
         shape, tensor, settings = _gguf(source, tokenizer)
     else:
         raise UserError(f"{source}: there is no such file or folder")
+    if layers is not None:
+        shape, tensor = thinned(shape, tensor, layers)
     with written(folder, replace=False) as partial:
         for name, data in settings(tokenizer or source).items():
             (partial / name).write_bytes(data)
@@ -63,6 +65,22 @@ def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None 
 
 Tensors = Callable[[str], Array]
 Settings = Callable[[Path], dict[str, bytes]]
+
+
+def thinned(shape: ModelShape, tensor: Tensors, layers: int) -> tuple[ModelShape, Tensors]:
+    """The model with some of its layers, evenly spaced, the first and the last among them. UserError: it has no so many."""
+    if not 1 <= layers < shape.layers:
+        raise UserError(f"--layers {layers}: the model has {shape.layers}; give fewer, such as {max(1, shape.layers // 2)}")
+    kept = [round(number * (shape.layers - 1) / max(1, layers - 1)) for number in range(layers)]
+
+    def of_kept(name: str) -> Array:
+        parts = name.split(".")
+        if parts[:2] == ["model", "layers"]:
+            parts[2] = str(kept[int(parts[2])])
+        return tensor(".".join(parts))
+
+    full = min(shape.full_attention_layers, layers)
+    return shape.model_copy(update={"layers": layers, "full_attention_layers": full}), of_kept
 
 
 def _gguf(file: Path, tokenizer: Path | None) -> tuple[ModelShape, Tensors, Settings]:

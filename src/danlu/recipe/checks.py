@@ -9,6 +9,7 @@ from danlu.recipe.explain import Problem
 from danlu.recipe.fields import listed
 from danlu.recipe.resolve import combine
 from danlu.recipe.sections import Recipe
+from danlu.recipe.train_sections import BESIDE
 
 _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 
@@ -24,7 +25,7 @@ def contradictions(recipe: Recipe) -> list[Problem]:
         *_steps(recipe),
         *_profile(recipe),
         *_validation(recipe),
-        *_conversations(recipe),
+        *_objective(recipe),
         *_adapters(recipe),
         *_model(recipe),
     ]
@@ -42,15 +43,24 @@ def _stages(recipe: Recipe) -> list[Problem]:
     return []
 
 
-def _conversations(recipe: Recipe) -> list[Problem]:
-    if recipe.train.objective != "sft":
-        return []
-    problems = []
-    if recipe.data.tokenizer.path is None:
-        text = "sft needs the tokenizer of a model that is trained already; give data.tokenizer.path"
+def _objective(recipe: Recipe) -> list[Problem]:
+    train, problems = recipe.train, []
+    name, plain = train.objective, train.samples == "text"
+    if name == "distill" and train.distill is None:
+        problems.append(Problem(("train", "distill"), "distill needs a teacher; name its folder in train.distill.teacher"))
+    if name != "pretrain" and recipe.data.tokenizer.path is None:
+        whose = "the teacher" if name == "distill" else "a model that is trained already"
+        text = f"{name} needs the tokenizer of {whose}; give data.tokenizer.path"
         problems.append(Problem(("train", "objective"), text))
-    if recipe.data.curate is not None:
-        problems.append(Problem(("data", "curate"), "chooses plain documents, and sft reads conversations; leave it out"))
+    if recipe.data.curate is not None and not plain:
+        problems.append(Problem(("data", "curate"), f"chooses plain documents, and {name} reads {train.samples}; leave it out"))
+    if name in BESIDE and recipe.parallel.pipeline > 1:
+        text = f"{recipe.parallel.pipeline} has no place yet for the second model of {name}; give 1, and data or tensor ranks"
+        problems.append(Problem(("parallel", "pipeline"), text))
+    if name == "dpo" and recipe.model.hugging_face is None:
+        problems.append(Problem(("train", "objective"), "dpo starts from a trained model; name it in model.hugging_face"))
+    if name == "dpo" and not recipe.data.document_mask:
+        problems.append(Problem(("data", "document_mask"), "false would let an answer see the other of its pair; leave it out"))
     return problems
 
 

@@ -22,6 +22,12 @@ class DoctorSection(Section):
         description="Share of the time that diagnoses may take; after a costly one the next waits. 1: each look is a diagnosis.",
         json_schema_extra=RESUMABLE,
     )
+    retain: str | None = Field(
+        None,
+        description="A text, JSON or Parquet file that tuning must not make the model forget: its loss is measured ahead of the "
+        "first step and at each validation.",
+        json_schema_extra=RESUMABLE,
+    )
     on_critical: Literal["warn", "stop", "rollback"] = Field(
         "warn",
         description="warn: say so and go on. stop: end the run. rollback: go back to the last checkpoint before it and leave out "

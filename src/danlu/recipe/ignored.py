@@ -31,8 +31,13 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     if (scaling := recipe.model.rope_scaling) is not None:
         unread = [name for name, kinds in _ROPE.items() if scaling.kind not in kinds]
         found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
-    if train.objective != "sft":
-        found += _changed("data.chat", data.chat, ["template", "supervise"], f"train.objective is {train.objective}")
+    why = f"train.objective is {train.objective}"
+    if train.samples == "text":
+        found += _changed("data.chat", data.chat, ["template", "supervise"], why)
+    if train.objective != "distill":
+        found += _changed("train", train, ["distill"], why)
+    if train.objective != "dpo":
+        found += _changed("train.dpo", train.dpo, ["beta", "label_smoothing"], why)
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if (curate := data.curate) is not None:
@@ -52,7 +57,7 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
     doctor = recipe.doctor
     if doctor.every == 0:
-        found += _changed("doctor", doctor, ["time_share", "on_critical"], "doctor.every is 0")
+        found += _changed("doctor", doctor, ["time_share", "retain", "on_critical"], "doctor.every is 0")
     if doctor.every == 0 or doctor.on_critical != "rollback":
         why = "doctor.every is 0" if doctor.every == 0 else f"doctor.on_critical is {doctor.on_critical}"
         found += _changed("doctor", doctor, ["rollbacks", "skip_batches", "rollback_rate"], why)

@@ -23,6 +23,7 @@ class Offered:
     offload: bool = True
     """Of moments and parameters."""
     lora: bool = True
+    objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
@@ -39,13 +40,12 @@ OFFERED = {
     "torch": Offered(),
     "paddle": Offered(
         apis=("fleet", "auto_parallel"),
-        zero_stages=(0, 1, 2),
         schedules=("1f1b", "interleaved"),
         interleaved_from=3,
-        sequence_parallel=False,
         recomputes=("none", "full"),
         offload=False,
         lora=False,
+        objectives=("pretrain", "sft"),
         compiled_layouts=False,
         cpu_precisions=("fp32",),
         meter=False,
@@ -79,6 +79,7 @@ def check(recipe: Recipe) -> None:
         f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
+        f"train.objective: {train.objective}": train.objective not in offered.objectives,
         "train.lora": train.lora is not None and not offered.lora,
         "watch.memory: true": recipe.watch.memory and not offered.meter,
         f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None

@@ -23,12 +23,13 @@ from danlu.recipe import Recipe
 from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
 from danlu.train.header import header_rows
-from danlu.train.imported import tokenizer_warning
+from danlu.train.imported import check_teacher, tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import Position, summary, summary_rows
 from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
+from danlu.train.retained import Retained
 from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
@@ -46,6 +47,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
     """
     leads = engine.rank == 0
     stream = stream if leads else open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    check_teacher(recipe, prepared)
     live = LiveLine(stream, recipe.watch.print_every)
     with Recorder.open(folder / "metrics.sqlite") if leads else nullcontext() as recorder, watched() as interrupt:
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
@@ -105,6 +107,7 @@ class _Session:
         )
         self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.retained = Retained(recipe, engine, prepared)
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
         self.verified: int | None = None
@@ -146,6 +149,7 @@ class _Session:
         for warning in self.warnings:
             self.event("warning", warning)
         if resumed is None:
+            self._record(self.retained.measure())
             for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
                 self._tell("audit", "before step 1", finding)
 
@@ -297,6 +301,7 @@ class _Session:
             "train/tokens_per_second": speed,
             "memory/resident_bytes": memory,
         }
+        values |= {f"train/{name}": value for name, value in result.measured.items()}
         if mfu is not None:
             values["train/mfu"] = mfu
         if self.recipe.train.precision == "fp16":
@@ -326,15 +331,18 @@ class _Session:
     def _validate(self) -> None:
         position, start = self.position, time.perf_counter()
         self._doing("validates")
-        loss, tokens = held_out_loss(self.recipe, self.engine, self.prepared)
-        if not tokens:  # nothing is held out
+        self._record(self.retained.measure())
+        loss, counted, measured = held_out_loss(self.recipe, self.engine, self.prepared)
+        if not counted:  # nothing is held out
             return
         position.validation_loss = loss
-        values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
+        values = {"validation/loss": loss} | {f"validation/{name}": value for name, value in measured.items()}
+        if self.recipe.train.of_tokens:
+            values["validation/perplexity"] = perplexity(loss)
         if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
         self._record(values | {"time/validation": time.perf_counter() - start})
-        self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
+        self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(counted)} {self.recipe.train.counted}")
 
     def _save(self, background: bool) -> None:
         if self.saves.due(self.position):
@@ -385,7 +393,7 @@ class _Session:
 
     def summary(self) -> dict[str, Any]:
         """The run in one flat object."""
-        return summary(self.position, self.recipe, self.shape)
+        return summary(self.position, self.recipe, self.shape) | {"findings": self.attendant.said(self.folder / "metrics.sqlite")}
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """The same for a person."""

@@ -41,24 +41,29 @@ class _Held:
 
 
 class Signals:
-    """Reads for several threads, one at a time: what was asked for first is there first."""
+    """For several threads: nobody waits for a signal that another one reads, unless it is the same."""
 
     def __init__(self, limit: int = BYTES) -> None:
         self.limit = limit
         self._held: OrderedDict[tuple[Path, str], _Held] = OrderedDict()
         self._lock = threading.Lock()
+        self._reading: dict[tuple[Path, str], threading.Lock] = {}
         self._wanted: SimpleQueue[tuple[Path, str]] = SimpleQueue()
         self._on_the_way: set[tuple[Path, str]] = set()
         self._thread: threading.Thread | None = None
 
     def series(self, path: Path, name: str) -> store.Series:
         """As `store.series`."""
+        key = (path, name)
         with self._lock:
-            held = self._fresh(path, name, self._held.get((path, name)))
-            self._held[path, name] = held
-            self._held.move_to_end((path, name))
-            while len(self._held) > 1 and sum(one.bytes for one in self._held.values()) > self.limit:
-                self._held.popitem(last=False)
+            reading = self._reading.setdefault(key, threading.Lock())
+        with reading:
+            held = self._fresh(path, name, self._held.get(key))
+            with self._lock:
+                self._held[key] = held
+                self._held.move_to_end(key)
+                while len(self._held) > 1 and sum(one.bytes for one in self._held.values()) > self.limit:
+                    self._held.popitem(last=False)
         return held.steps, held.values
 
     def soon(self, path: Path, name: str) -> store.Series | None:

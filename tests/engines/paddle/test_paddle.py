@@ -156,6 +156,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
     job("profile", shape_of(layers=2, qkv_bias=True), batches(4, 2), do="profile", overrides=TRAINED["accumulated"], rate=1e-2)
+    job("reload", shape_of(layers=2), batches(4), do="reload", rate=1e-2)
     job("load", shape_of(), do="load")
     job("device", shape_of(), do="device")
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
@@ -231,6 +232,11 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
     end = load_file(outcome.folder / "end" / "model.safetensors")
     for key, tensor in engine.own.items():
         close(end[key].numpy(), tensor, 1e-3)
+
+
+def test_an_engine_goes_back_to_a_checkpoint_and_repeats_the_bits(outcomes: Callable[[str], Outcome]) -> None:
+    out = outcomes("reload").out
+    assert np.array_equal(out["again"], out["first"]) and not np.array_equal(out["first"][0], out["first"][1])
 
 
 def test_vitals_are_the_optimizer_s_settings_and_weights_of_every_parameter(outcomes: Callable[[str], Outcome]) -> None:

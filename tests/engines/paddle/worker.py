@@ -67,6 +67,22 @@ def train(folder: Path, job: dict[str, Any]) -> Arrays:
     return {"results": np.array(results)} | sampled | in_force
 
 
+def reload(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Two steps, and the same again from a snapshot of before them, in the same engine."""
+    engine = engine_of(job)
+    engine.initialise()
+    batches = [{name: array[step] for name, array in np.load(folder / "in.npz").items()} for step in range(4)]
+    for batch in batches[:2]:
+        engine.train_step(batch, job["rate"])
+    state = engine.save(folder / "end")
+    found = {}
+    for time in ("first", "again"):
+        results = [engine.train_step(batch, job["rate"]) for batch in batches[2:]]
+        found[time] = np.array([(result.loss, result.gradient_norm) for result in results])
+        engine.load(folder / "end", state)
+    return found
+
+
 def observe(folder: Path, job: dict[str, Any]) -> Arrays:
     """The sums of the second of two steps."""
     engine = engine_of(job)

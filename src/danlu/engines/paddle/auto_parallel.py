@@ -22,7 +22,7 @@ from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.generate import KeyValueCache
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loss import linear_cross_entropy
-from danlu.engines.paddle.tensor_parallel import VocabularyShard
+from danlu.engines.paddle.vocabulary import VocabularyShard
 from danlu.model.shape import ModelShape
 
 _COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")

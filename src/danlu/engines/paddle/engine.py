@@ -19,10 +19,11 @@ from paddle import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.paddle import replicas, selftest
+from danlu.engines.paddle import fully_sharded, replicas, selftest
 from danlu.engines.paddle.auto_parallel import Cache, Pieces
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.fully_sharded import held
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
@@ -80,6 +81,8 @@ class PaddleEngine:
         if self.layout.auto:
             self.pieces = Pieces(self.model, self.layout)
             self.parameters = self.pieces.own
+        if self.layout.zero_stage == 3:
+            fully_sharded.split(self.stages)
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
         self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
         self.shapes = tensor_shapes(shape)
@@ -119,7 +122,7 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), self.optimizer.vitals())
+        return Vitals(samples(self.parameters, self.layout), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
@@ -142,14 +145,33 @@ class PaddleEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
+        scale = self.optimizer.loss_scale
+        mean, supervised = self._backward(batch)
+        if supervised == 0:
+            return StepResult(mean, 0, 0.0, NOTHING_SUPERVISED, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates(learning_rate)
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+
+    def gradient_norm(self, batch: Batch) -> float:
+        """By the same backward pass as a step's."""
+        norm = self.optimizer.norm_alone() if self._backward(batch)[1] else 0.0
+        self.clock.take()  # a step's seconds are its own
+        return norm
+
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, supervised tokens), of all processes."""
         tensors = {name: _tensor(array) for name, array in batch.items()}
         assert "samples" in tensors or not self.recipe.train.dropout
         supervised = int(self.layout.sum((tensors["targets"] != IGNORED).sum(), "data"))
-        scale = self.optimizer.loss_scale
         if supervised == 0:
-            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+            return math.nan, 0
         # Fleet averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / supervised
+        weight = self.optimizer.loss_scale * self.layout.data / supervised
         micro_batches = [{name: tensor[micro] for name, tensor in tensors.items()} for micro in range(tensors["inputs"].shape[0])]
         if self.pipeline is not None:
             with self.clock.during("backward"), self._autocast():  # and, inside it, forward
@@ -166,17 +188,11 @@ class PaddleEngine:
                     self.pieces.take_gradients()
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
-        mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
+        mean = float(self.layout.sum(total, "data")) / self.layout.data / self.optimizer.loss_scale
         if self.layout.hcg is not None:
             with self.clock.during("communication"):
                 self.optimizer.reducer.reduce()
-        if self.observer is not None:
-            self.observer.gradients(scale)
-        with self.clock.during("optimizer"):
-            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        if self.observer is not None and skipped is None:
-            self.observer.updates(learning_rate)
-        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+        return mean, supervised
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Refused by the check of the recipe."""
@@ -211,6 +227,10 @@ class PaddleEngine:
         else:
             total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
         return float(self.layout.sum(total, "data")), supervised
+
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``: objectives that are judged otherwise are refused."""
+        return *self.evaluate(batch), {}
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
@@ -290,9 +310,10 @@ class PaddleEngine:
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""
-        held = {name: parameter.size * parameter.element_size() for name, parameter in self.parameters.items()}
-        moments = 2 * sum(held[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
-        return {"parameters": sum(held.values()), "optimizer": moments}
+        pieces = {name: held(parameter, self.layout) for name, parameter in self.parameters.items()}
+        sizes = {name: piece.size * piece.element_size() for name, piece in pieces.items()}
+        moments = 2 * sum(sizes[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
+        return {"parameters": sum(sizes.values()), "optimizer": moments}
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""

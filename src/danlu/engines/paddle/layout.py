@@ -33,6 +33,8 @@ class Layout:
     tensor: int = 1
     pipeline: int = 1
     zero_stage: int = 0
+    sequence_parallel: bool = False
+    """Whether tensor ranks split the sequence too."""
     hcg: Any = None
     auto: bool = False
     """Whether paddle's auto-parallel spreads the model's tensors; the groups are Fleet's all the same."""
@@ -59,7 +61,8 @@ class Layout:
             fleet.init(is_collective=True, strategy=_strategy(recipe, cpu), log_level="ERROR")
         hcg = fleet.get_hybrid_communicate_group()
         auto = parallel.api == "auto_parallel"
-        return cls(parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage, hcg, auto)
+        degrees = (parallel.data, parallel.tensor, parallel.pipeline)
+        return cls(*degrees, parallel.zero_stage, parallel.sequence_parallel, hcg, auto)
 
     @property
     def rank(self) -> int:

@@ -6,14 +6,13 @@ scalar), as in Liger Kernel (Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-if TYPE_CHECKING:
-    from danlu.engines.paddle.tensor_parallel import VocabularyShard
+from danlu.engines.paddle.vocabulary import VocabularyShard
 
 IGNORED = -100
 CHUNK_BYTES = 32 << 20

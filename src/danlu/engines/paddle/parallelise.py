@@ -26,11 +26,12 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, layers: range
     if layout.auto:
         auto_parallel.apply(model, shape, layout)
     elif layout.tensor > 1:
-        tensor_parallel.apply(model, shape, layout)
+        tensor_parallel.apply(model, shape, layout, layout.sequence_parallel)
     nn.initializer.set_global_initializer(None)
     if recipe.train.dropout:
         kind = auto_parallel.Dropout if layout.auto else Dropout
-        model.model.set_dropout(kind(recipe.train.dropout, recipe.train.seed))
+        part = layout.tensor_rank if layout.sequence_parallel else 0
+        model.model.set_dropout(kind(recipe.train.dropout, recipe.train.seed, part))
     recompute.apply(model, recipe.memory.recompute, recipe.memory.recompute_every)
     if recipe.train.compile:
         warnings.filterwarnings("ignore", "Tensor do not have 'place'")  # of paddle's own functions

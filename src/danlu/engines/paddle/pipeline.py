@@ -15,6 +15,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import LayerDesc, PipelineLayer
 
 from danlu.engines.paddle.decoder import Cache, CausalLM
+from danlu.engines.paddle.fully_sharded import give_gradient, gradient, whole
 from danlu.engines.paddle.layout import Layout
 from danlu.model.shape import ModelShape
 
@@ -34,10 +35,11 @@ class Stage(nn.Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states to hidden states (b, t, d); tokens at the beginning, scale x the summed loss at the end."""
         micro = next(self.coming)
+        positions = micro["positions"] if "positions" in micro else paddle.arange(micro["inputs"].shape[1])[None]
         last = self.part.model.norm is not None
         return self.part(
             x,
-            micro.get("positions"),
+            positions,
             micro.get("documents"),
             targets_bt=micro["targets"] if last else None,
             scale=self.scale,
@@ -100,13 +102,11 @@ class Pipeline:
         """The embeddings on the first and on the last rank are one parameter: both get the sum of the gradients."""
         if self.pair is None or not (self.first or self.last):
             return
-        if self.first:
-            dist.all_reduce(self.stages[0].model.embed_tokens.weight.grad, group=self.pair)
-            return
-        weight = self.stages[-1].lm_head.weight
-        gradient_vd = weight.grad.T.contiguous()
+        weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight
+        made = whole(weight, self.layout, gradient(weight))
+        gradient_vd = made if self.first else made.T.contiguous()
         dist.all_reduce(gradient_vd, group=self.pair)
-        weight.grad = gradient_vd.T.contiguous()
+        give_gradient(weight, gradient_vd if self.first else gradient_vd.T.contiguous(), self.layout)
 
 
 def _ends(layout: Layout) -> Any:

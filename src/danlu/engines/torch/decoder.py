@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from danlu.engines.torch.dropout import Dropout
-from danlu.engines.torch.loss import VocabularyShard, linear_cross_entropy
+from danlu.engines.torch.loss import Criterion, VocabularyShard, linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
 
@@ -214,8 +214,11 @@ class CausalLM(nn.Module):
         targets_bt: Tensor | None = None,
         scale: float = 1.0,
         samples_b: Tensor | None = None,
+        criterion: Criterion | None = None,
     ) -> Tensor:
         """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits.
+
+        The loss is the cross-entropy, or another criterion.
 
         An early pipeline stage returns its hidden states (b, t, d).
         """
@@ -224,7 +227,8 @@ class CausalLM(nn.Module):
             return hidden_btd  # type: ignore[no-any-return]
         if targets_bt is None:
             return self.lm_head(hidden_btd)  # type: ignore[no-any-return]
-        return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1).clone()
+        made = (criterion or linear_cross_entropy)(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary)
+        return made.reshape(-1).clone()
 
 
 def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:

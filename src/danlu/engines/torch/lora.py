@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,22 @@ def _split(module: nn.Linear, like: DTensor, placement: Placement) -> None:
     module.weight = nn.Parameter(distribute_tensor(module.weight, like.device_mesh, [placement]))
 
 
+@contextmanager
+def set_aside(model: CausalLM) -> Iterator[None]:
+    """The model computes as if it had no adapters."""
+    adapted = [linear for linear in _linears(model).values() if hasattr(linear, DOWN)]
+    for linear in adapted:
+        linear.set_aside = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for linear in adapted:
+            del linear.set_aside
+
+
 def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    if hasattr(linear, "set_aside"):
+        return output
     hidden: Tensor = linear.get_submodule(DOWN)(inputs[0])
     if isinstance(hidden, DTensor):  # of a matrix split by rows, the sum; and either way the gradient's
         hidden = hidden.redistribute(placements=[Replicate()])

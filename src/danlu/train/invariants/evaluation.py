@@ -20,9 +20,12 @@ EARLY = (0, 10, 20, 50, 100, 200)
 """Steps since the start at which they are made in any case: what is wrong from the start is to be said at the start."""
 
 
-def interval(rows: int, global_batch: int) -> int:
-    """Steps between probes, such that their forward passes are SHARE of the steps', each of which has three a row."""
-    return max(100, math.ceil((PASSES * rows / global_batch + 2) / 3 / SHARE))
+def interval(rows: int, global_batch: int, more: int = 0) -> int:
+    """Steps between probes, such that their forward passes are SHARE of the steps', each of which has three a row.
+
+    ``more`` are those over the rows that something else makes at these steps.
+    """
+    return max(100, math.ceil(((PASSES + more) * rows / global_batch + 2) / 3 / SHARE))
 
 
 class Probe:
