@@ -39,3 +39,19 @@ def test_auto_parallel_is_paddle_s_and_has_data_and_tensor_ranks(overrides: list
 def test_what_it_has_is_not_refused() -> None:
     layout = ["parallel.data=2", "parallel.tensor=2", "parallel.zero_stage=2", "memory.recompute=full"]
     offered.check(parse(TREE, ["train.engine=paddle", *layout, AUTO]))
+
+
+def test_o2_is_a_level_of_paddle_s_ordinary_parameters() -> None:
+    o2 = ["train.precision=bf16", "train.amp_level=O2"]
+    offered.check(parse(TREE, ["train.engine=paddle", *o2]))
+    for overrides, words in (
+        (["train.engine=torch"], "train.amp_level: O2 is a level of paddle; leave it out, or use train.engine=paddle"),
+        (["train.engine=paddle", "parallel.data=2", AUTO], "train.amp_level: O2 is not part of parallel.api auto_parallel"),
+        (
+            ["train.engine=paddle", "parallel={data: 2, zero_stage: 3}"],
+            "train.amp_level: O2 with zero_stage 3 is not part of",
+        ),
+    ):
+        with pytest.raises(UserError) as raised:
+            offered.check(parse(TREE, [*overrides, *o2]))
+        assert str(raised.value).startswith(words)

@@ -13,6 +13,7 @@ class Offered:
     """Of one engine. The fields are named after the recipe's."""
 
     apis: tuple[str, ...] = ("fleet",)
+    amp_levels: tuple[str, ...] = ("O1",)
     pipelines: bool = True
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble")
@@ -40,6 +41,7 @@ OFFERED = {
     "torch": Offered(),
     "paddle": Offered(
         apis=("fleet", "auto_parallel"),
+        amp_levels=("O1", "O2"),
         schedules=("1f1b", "interleaved"),
         interleaved_from=3,
         recomputes=("none", "full"),
@@ -61,7 +63,9 @@ def of(recipe: Recipe) -> Offered:
     offered = OFFERED[recipe.train.engine]
     if recipe.parallel.api == "fleet":
         return offered
-    return replace(offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False)
+    return replace(
+        offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False, amp_levels=("O1",)
+    )
 
 
 def check(recipe: Recipe) -> None:
@@ -70,7 +74,11 @@ def check(recipe: Recipe) -> None:
     train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
     if parallel.api not in OFFERED[name].apis:
         raise UserError(f"parallel.api: {parallel.api} is a way of paddle; leave it out, or use train.engine=paddle")
+    if train.amp_level not in OFFERED[name].amp_levels:
+        raise UserError(f"train.amp_level: {train.amp_level} is a level of paddle; leave it out, or use train.engine=paddle")
     found = {
+        f"train.amp_level: {train.amp_level}": train.amp_level not in offered.amp_levels,
+        f"train.amp_level: {train.amp_level} with zero_stage 3": train.amp_level == "O2" and parallel.zero_stage == 3,
         f"parallel.pipeline: {parallel.pipeline}": parallel.pipeline > 1 and not offered.pipelines,
         f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage not in offered.zero_stages,
         "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,

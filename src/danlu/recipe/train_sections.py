@@ -78,6 +78,10 @@ class TrainSection(Section):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
     )
+    amp_level: Literal["O1", "O2"] = Field(
+        "O1",
+        description="Of paddle in half precision: O1 casts FP32 weights for products; O2 has half weights beside FP32 masters.",
+    )
     dropout: float = Field(
         0.0,
         ge=0,

@@ -155,6 +155,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+    level = ["train.precision=fp16", "train.amp_level=O2"]
+    job("amp", shape_of(layers=2), batches(6, 4), do="amp", overrides=[*TRAINED["accumulated"], *level], steps=6, rate=1e-2)
+    job("masters", shape_of(layers=1, qkv_bias=True), do="masters")
     job("profile", shape_of(layers=2, qkv_bias=True), batches(4, 2), do="profile", overrides=TRAINED["accumulated"], rate=1e-2)
     job("reload", shape_of(layers=2), batches(4), do="reload", rate=1e-2)
     job("load", shape_of(), do="load")
@@ -283,6 +286,15 @@ def test_statistics_are_those_of_torch(name: str, outcomes: Callable[[str], Outc
         assert out[f"logit {attention}"] == pytest.approx(value, rel=1e-4)
     assert out["parts"].tolist() == sorted(result.seconds)
     assert out["held"].tolist()[0] == engine.held_bytes()["parameters"]
+
+
+def test_masters_are_updated_and_the_loss_is_scaled(outcomes: Callable[[str], Outcome]) -> None:
+    """Whose casts cannot be seen on a CPU: all else is that of FP32, and an overflow leaves everything as it was."""
+    out = outcomes("amp").out
+    np.testing.assert_allclose(out["results"], outcomes("train accumulated").out["results"], rtol=1e-5)
+    told, sums = (outcomes("masters").out[name].tolist() for name in ("told", "sums"))
+    assert told == ["True", "paddle.float16", "paddle.float32", "paddle.float32"] and sums == [0.5, 1 + 2**-9]
+    assert out["overflow"].tolist() == ["loss scale overflow", "True", "True", "[]", "O2", "float16"]
 
 
 def test_a_profile_tells_operators_with_their_shapes_and_work(outcomes: Callable[[str], Outcome]) -> None:

@@ -65,6 +65,9 @@ class Pieces:
         self.layout, self.spread = layout, dict(model.named_parameters())
         self.own = {name: _piece(parameter) for name, parameter in self.spread.items()}
 
+    def give_weights(self) -> None:
+        """They are in the same memory."""
+
     @paddle.no_grad()
     def take_gradients(self) -> None:
         """Of the backward pass that has ended: of the rows of this data rank, as Fleet leaves them."""

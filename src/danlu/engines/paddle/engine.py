@@ -28,6 +28,7 @@ from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
 from danlu.engines.paddle.loss import IGNORED
+from danlu.engines.paddle.masters import Masters
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.parallelise import parallelise
 from danlu.engines.paddle.pipeline import Pipeline
@@ -61,6 +62,7 @@ class PaddleEngine:
         if self.device == "cpu":
             keep_freed_memory()
         self.dtype = DTYPES[recipe.train.precision]
+        self.level = "O1" if self.dtype == "float32" else recipe.train.amp_level
         self._exact = False
         self.layout = Layout.start(recipe)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
@@ -77,10 +79,14 @@ class PaddleEngine:
         self.parameters: dict[str, Tensor] = {
             name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
         }
-        self.pieces: Pieces | None = None
+        self.apart: Pieces | Masters | None = None
+        """What is updated, where that is not the model's own parameters."""
         if self.layout.auto:
-            self.pieces = Pieces(self.model, self.layout)
-            self.parameters = self.pieces.own
+            self.apart = Pieces(self.model, self.layout)
+        elif self.level == "O2":
+            self.apart = Masters(self.stages, self.dtype)
+        if self.apart is not None:
+            self.parameters = self.apart.own
         if self.layout.zero_stage == 3:
             fully_sharded.split(self.stages)
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
@@ -129,10 +135,12 @@ class PaddleEngine:
         for name, parameter in self.parameters.items():
             whole = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
             fill(name, parameter, whole, self.layout)
+        self._give_weights()
 
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
         read_weights(self.parameters, self.shape, self.layout, folder, hugging_face_files(folder))
+        self._give_weights()
 
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
@@ -153,6 +161,7 @@ class PaddleEngine:
             self.observer.gradients(scale)
         with self.clock.during("optimizer"):
             norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+            self._give_weights()
         if self.observer is not None and skipped is None:
             self.observer.updates(learning_rate)
         return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
@@ -177,6 +186,7 @@ class PaddleEngine:
             with self.clock.during("backward"), self._autocast():  # and, inside it, forward
                 total = self.pipeline.run(micro_batches, weight, train=True)
                 self.pipeline.sum_tied_gradients()
+                self._take_gradients()
         else:
             total = paddle.zeros([], dtype="float32")
             for micro in micro_batches:
@@ -184,8 +194,7 @@ class PaddleEngine:
                     loss = self._loss(micro, weight)
                 with self.clock.during("backward"), self._recomputing():
                     loss.backward()
-                if self.pieces is not None:
-                    self.pieces.take_gradients()
+                self._take_gradients()
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
         mean = float(self.layout.sum(total, "data")) / self.layout.data / self.optimizer.loss_scale
@@ -251,7 +260,7 @@ class PaddleEngine:
     def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32] | None:
         """Logits (v) after the last token, where this process sees them; in FP32 whatever the precision of training."""
         logits_btv = self.model(tokens_bt, cache=cache) if self.pipeline is None else self.pipeline.decode(tokens_bt, cache)
-        return None if logits_btv is None else logits_btv[0, -1].numpy()
+        return None if logits_btv is None else logits_btv[0, -1].astype("float32").numpy()
 
     def snapshot(self, copy: bool) -> Snapshot:
         """Weights and moments."""
@@ -279,6 +288,7 @@ class PaddleEngine:
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
         read_weights(self.parameters, self.shape, self.layout, folder, weights_files(folder))
+        self._give_weights()
 
     @paddle.no_grad()
     def matmul_peak(self) -> float | None:
@@ -343,8 +353,16 @@ class PaddleEngine:
         if self.observer is not None:
             self.observer.forward = True
 
+    def _take_gradients(self) -> None:
+        if self.apart is not None:
+            self.apart.take_gradients()
+
+    def _give_weights(self) -> None:
+        if self.apart is not None:
+            self.apart.give_weights()
+
     def _autocast(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level="O1")
+        return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level=self.level)
 
     def _wait(self) -> None:
         if self.device != "cpu":
