@@ -1,4 +1,4 @@
-"""What a teacher is worth: half of SmolLM2's layers, trained with and without the whole model beside them.
+"""What a teacher is worth: the outer half of SmolLM2's layers, trained with and without the whole model beside them.
 
 Student and data are the same, steps and tokens too; each of three seeds draws another order of the data. The text is what every
 Python carries: the language reference (pydoc_data) and the docstrings of the standard library, of which documents are held out.
@@ -41,7 +41,7 @@ from danlu.train.schedule import rate_at
 
 LENGTH, BATCH = 64, 4
 CONTEXT, PASSAGE, OPTIONS = 24, 16, 4
-RATE = 2e-4
+RATE = 4e-4
 
 
 def texts() -> Iterator[str]:
@@ -180,7 +180,8 @@ def main() -> None:
 def measured(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     teacher, student, corpus = place / "teacher", place / "student", place / "corpus.jsonl"
     layers = import_model(options.model or package(), teacher, "fp32").layers
-    import_model(teacher, student, "fp32", layers=layers // 2)
+    first = (layers // 2 + 1) // 2  # without the middle: with every second layer the student starts much further from its teacher
+    import_model(teacher, student, "fp32", layers=f"0-{first - 1},{layers - layers // 2 + first}-{layers - 1}")
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts()), encoding="utf-8")
     plain = recipe_of(teacher, teacher, corpus, 1, 0, False)
     prepared = prepare(plain, place / "data", print)

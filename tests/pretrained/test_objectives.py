@@ -15,6 +15,7 @@ from danlu.data.chat.forms import Unfit
 from danlu.data.chat.pairs import pair
 from danlu.data.prepared import Prepared
 from danlu.errors import UserError
+from danlu.pretrained.folder import kept_layers
 from danlu.watch import store
 
 TEMPLATE = (
@@ -88,8 +89,14 @@ def test_a_student_of_some_layers_learns_from_the_whole(base: Path, tmp_path: Pa
     (other / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
     with pytest.raises(UserError, match=r"its token \d+ is '[AB]', and the run's '[AB]'.*give data\.tokenizer\.path"):
         run(tmp_path, "mixed", student, texts, {"objective": "distill", "distill": {"teacher": str(other)}})
-    with pytest.raises(UserError, match="--layers 4: the model has 4; give fewer, such as 2"):
-        CliRunner().invoke(cli, ["import", str(base), "--to", str(tmp_path / "x"), "--layers", "4"], catch_exceptions=False)
+
+
+def test_layers_by_number_and_by_name() -> None:
+    assert kept_layers("3", 5) == [0, 2, 4] and kept_layers("1", 5) == [0] and kept_layers("4", 5) == [0, 1, 3, 4]
+    assert kept_layers("0-1,4", 5) == [0, 1, 4] and kept_layers("2-2", 5) == [2]
+    for wrong in ("5", "0", "-1", "", "0-5", "3,1", "1,1", "1-x", "3-1"):
+        with pytest.raises(UserError, match="the model has layers 0 to 4; give fewer than 5, such as 2"):
+            kept_layers(wrong, 5)
 
 
 def test_preferences_move_the_margin(base: Path, tmp_path: Path) -> None:

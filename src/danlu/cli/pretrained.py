@@ -17,8 +17,8 @@ from danlu.cli.common import RUN, note, run_folder
     "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights."
 )
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder whose tokenizer is taken instead of the source's.")
-@click.option("--layers", type=click.IntRange(1), help="Only so many layers, evenly spaced: a student to be distilled.")
-def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None, layers: int | None) -> None:
+@click.option("--layers", help="Only so many layers, evenly spaced, or those of a list (0-7,23-29): a student to be distilled.")
+def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None, layers: str | None) -> None:
     """Take over a published model.
 
     From a GGUF file, whose quantized weights become plain ones, or from a folder in the Hugging Face layout.

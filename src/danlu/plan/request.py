@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job, offload_kind
+from danlu.plan.job import Dimensions, Job, Lora, adapters, masks, offload_kind
 from danlu.recipe import Recipe
 from danlu.recipe import offered as offers
 from danlu.recipe.offered import OFFERED, Offered
@@ -35,6 +35,8 @@ class Request:
     """Fields of `Job` that are given, and not searched."""
     schedules: tuple[str, ...] = SCHEDULES
     offloads: tuple[str, ...] = OFFLOADS
+    lora: Lora | None = None
+    masks: int = 0
     offered: Offered = OFFERED["torch"]
     """What the engine has a part for."""
     notes: tuple[str, ...] = ()
@@ -69,6 +71,8 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
         fixed=dict(fixed or {}),
+        lora=adapters(recipe, shape),
+        masks=masks(recipe, shape),
         offered=offered,
         notes=tuple(note for note in (offered.note, kept) if note),
         shape=shape,

@@ -111,6 +111,8 @@ def _job(request: Request, fields: dict[str, Any]) -> Job:
         sequence=request.sequence,
         global_batch=request.global_batch,
         compile=request.compile,
+        lora=request.lora,
+        masks=request.masks,
         **fields,
     )
 

@@ -57,6 +57,8 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("memory", recipe.memory, ["offload_folder"], "nothing is offloaded to disk")
     if generate.temperature == 0:
         found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
+    if train.compile and (recipe.watch.statistics_every or recipe.watch.histograms_every):
+        found.append("watch.statistics_every: has no activations and attention logits, which train.compile fuses; the rest is")
     doctor = recipe.doctor
     if doctor.every == 0:
         found += _changed("doctor", doctor, ["time_share", "retain", "on_critical"], "doctor.every is 0")

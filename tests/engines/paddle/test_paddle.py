@@ -232,6 +232,7 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
     results = [engine.train_step({key: array[step] for key, array in given.items()}, 1e-2) for step in range(6)]
     expected = np.array([(result.loss, result.gradient_norm, result.supervised) for result in results])
     np.testing.assert_allclose(outcome.out["results"], expected, rtol=1e-4)
+    np.testing.assert_array_equal(outcome.out["alone"], outcome.out["results"][:, 1], "of a step that is not made")
     end = load_file(outcome.folder / "end" / "model.safetensors")
     for key, tensor in engine.own.items():
         close(end[key].numpy(), tensor, 1e-3)

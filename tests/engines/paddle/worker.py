@@ -58,19 +58,21 @@ def logits(folder: Path, job: dict[str, Any]) -> Arrays:
 
 
 def train(folder: Path, job: dict[str, Any]) -> Arrays:
-    """Steps on one batch after the other; the weights are left in ``end``."""
+    """Steps on one batch after the other, and ahead of each its gradient norm alone; the weights are left in ``end``."""
     engine = engine_of(job)
     engine.initialise()
     given = dict(np.load(folder / "in.npz"))
-    results = []
+    results, alone = [], []
     for step in range(job["steps"]):
-        result = engine.train_step({name: array[step] for name, array in given.items()}, job["rate"])
+        batch = {name: array[step] for name, array in given.items()}
+        alone.append(engine.gradient_norm(batch))
+        result = engine.train_step(batch, job["rate"])
         results.append((result.loss, result.gradient_norm, result.supervised))
     engine.export_weights(folder / "end", "fp32")
     vitals = engine.vitals()
     sampled = {f"sample {name}": sample for name, sample in vitals.samples.items()}
     in_force = {f"setting {name}": np.array(value) for name, value in vitals.optimizer.items()}
-    return {"results": np.array(results)} | sampled | in_force
+    return {"results": np.array(results), "alone": np.array(alone)} | sampled | in_force
 
 
 def reload(folder: Path, job: dict[str, Any]) -> Arrays:

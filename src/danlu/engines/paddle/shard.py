@@ -88,7 +88,7 @@ class Reducer:
 
     @paddle.no_grad()
     def micro_batch_done(self) -> None:
-        """A backward pass has ended: from ZeRO 2 on, gradients stay on the rank that updates the parameter only."""
+        """A backward pass has ended: with ZeRO 2, gradients stay on the rank that updates the parameter only."""
         if self.layout.zero_stage != 2:
             return
         self._bring()

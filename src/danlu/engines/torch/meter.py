@@ -177,7 +177,8 @@ def metered(engine: Metered) -> Iterator[Meter]:
     def accumulated(parameter: Tensor) -> None:
         meter.note([parameter.grad] if parameter.grad is not None else [], _GRADIENTS)
 
-    with_gradient: Any = [*engine.parameters.values(), *_whole(engine)]
+    every: Any = [*engine.parameters.values(), *_whole(engine)]
+    with_gradient = [each for each in every if each.requires_grad]
     hooks = [parameter.register_post_accumulate_grad_hook(accumulated) for parameter in with_gradient]
     torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign, assignment]
     try:
