@@ -9,6 +9,7 @@ from typing import Any, get_args
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Dimensions, Job, Lora, Second, adapters, masks, offload_kind, second
 from danlu.recipe import Recipe
+from danlu.recipe import offered as offers
 from danlu.recipe.offered import OFFERED, Offered
 from danlu.recipe.train_sections import BESIDE, MemorySection, ParallelSection
 
@@ -60,7 +61,8 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
 
     A precision that the recipe leaves at its default is open too: mixed precision is the cheapest saving that there is.
     """
-    asked, offered = recipe.train.precision, OFFERED[recipe.train.engine]
+    asked, offered = recipe.train.precision, offers.of(recipe)
+    kept = None if recipe.parallel.api == "fleet" else f"keep parallel.api: {recipe.parallel.api} beside what is found here"
     open_precision = "precision" not in recipe.train.model_fields_set
     return Request(
         name=recipe.name,
@@ -74,7 +76,7 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         lora=adapters(recipe, shape),
         masks=masks(recipe, shape),
         offered=offered,
-        notes=(offered.note,) if offered.note else (),
+        notes=tuple(note for note in (offered.note, kept) if note),
         shape=shape,
         second=second(recipe, shape),
     )
