@@ -143,5 +143,8 @@ benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs 
 benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
 
+benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
+
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -43,6 +43,7 @@ def test_few_layers_tell_what_all_would(changes: dict[str, Any]) -> None:
         {"data": 2, "zero_stage": 3, "recompute": "full"},
         SPLIT | {"pipeline": 2, "recompute": "selective", "micro_batch": 1},
         {"data": 2, "zero_stage": 3, "pipeline": 2, "micro_batch": 1},
+        {"pipeline": 3, "schedule": "zero-bubble", "virtual_stages": 2, "micro_batch": 1, "global_batch": 6},
         SPLIT | {"data": 3, "zero_stage": 1, "global_batch": 12, "recompute": "full", "lora": EVERYWHERE},
         {"data": 2, "zero_stage": 3, "pipeline": 2, "micro_batch": 1, "masks": 1, "lora": FEW},
     ],

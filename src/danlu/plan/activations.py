@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from danlu.plan.engine import compiled
 from danlu.plan.job import Job
+from danlu.plan.order import splits_backward
 
 
 def layer_bytes(job: Job) -> float:
@@ -25,7 +26,21 @@ def beside_layers(job: Job, rank: int, passes: int) -> float:
     masks = job.masks * job.micro_batch * job.local_sequence * job.sequence * job.width
     rotary = job.tokens * job.dimensions.head_size * 4 if job.engine.makes_rotary else 0.0
     sends = job.engine.keeps_sent and (rank < job.pipeline - 1 or job.virtual_stages > 1)
-    return passes * (masks + rotary) + ((passes + 2) * job.residual_bytes if sends else 0.0)
+    kept = passes * (masks + rotary) + ((passes + 2) * job.residual_bytes if sends else 0.0)
+    if rank == job.pipeline - 1 and splits_backward(job.plain_schedule):  # the head's weight, too, gets its gradient later
+        kept += min(rank, job.micro_batches - 1) * (head_bytes(job) + head_gradient(job))
+    return kept
+
+
+def head_bytes(job: Job) -> float:
+    """What the last norm and the loss keep for the backward pass beside the logits, or the head's gradient in their stead."""
+    norm = (2 if job.lora is None else 1) * job.residual_bytes  # its input and, to train its weight, its normalised value
+    return norm if job.engine.logits else norm + job.tokens * job.dimensions.hidden * job.width
+
+
+def head_gradient(job: Job) -> float:
+    """Bytes in FP32, where the loss makes it beside the logits."""
+    return 0.0 if job.engine.logits or job.lora is not None else 4 * job.dimensions.table / job.tensor
 
 
 def working_bytes(job: Job) -> float:
@@ -33,6 +48,13 @@ def working_bytes(job: Job) -> float:
     one = job.dimensions
     gradients = job.tokens * job.width * ((3 if one.gated_mlp else 2) * one.ffn / job.tensor + one.hidden)
     return gradients + recomputed_bytes(job)
+
+
+def output_gradients(job: Job) -> float:
+    """Gradients of the outputs of a layer's matrices and norms, of which those of their weights are made."""
+    one, t = job.dimensions, job.tensor
+    products = (one.query_width + 2 * one.kv_width + 2 * one.ffn) / t + 2 * one.hidden
+    return job.tokens * (products * job.width + 2 * one.hidden * 4 / (t if job.sequence_parallel else 1))
 
 
 def recomputed_bytes(job: Job) -> float:

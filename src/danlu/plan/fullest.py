@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from danlu.plan.activations import beside_layers, layer_bytes, recomputed_bytes
+from danlu.plan.activations import beside_layers, layer_bytes, output_gradients, recomputed_bytes
 from danlu.plan.job import Job
+from danlu.plan.order import splits_backward
 
 LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
 """Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU of its own."""
@@ -68,6 +69,10 @@ class _Moments:
             odd = ceil(one.layers / job.recompute_every) - one.layers / job.recompute_every
             self.kept -= odd * (self.whole_layer - layer_bytes(job.with_(recompute_every=1)))
         self.stream = job.residual_bytes
+        self.put_off = 0.0
+        """Where gradients of weights wait for a gap in the schedule: what they will be made of, beside the activations."""
+        if splits_backward(job.plain_schedule):  # the rank's number of passes wait, and the one that is under way
+            self.put_off = min(rank + 1, job.micro_batches) * self.layers / job.virtual_stages * output_gradients(job)
 
     def _ends(self, rank: int) -> float:
         one, t = self.job.dimensions, self.job.tensor
@@ -112,7 +117,11 @@ class _Moments:
             return held
         hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + (0 if self.frozen else 4))
         cast = 2 * self.table if self.mixed else 0.0
-        return held + hidden + cast + max(self._chunk(number) for number in range(3))
+        second = 0.0
+        if job.second is not None and job.second.beside:  # its hidden states and logits, and probabilities at a temperature
+            second = job.tokens * (job.second.dimensions.hidden * job.width + 16)
+            second += min(LOSS_CHUNK, job.tokens * job.dimensions.vocab / job.tensor * job.width) + 3 * LOSS_BLOCK
+        return held + hidden + cast + second + max(self._chunk(number) for number in range(3))
 
     def _chunk(self, number: int) -> float:
         """The loss makes some rows of logits, their softmax a block at a time, and a piece of the weight's gradient.
@@ -139,7 +148,7 @@ class _Moments:
         kept = self.kept + (self.stream if self.last else 0.0)
         over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
         behind = over * (self.fresh_layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
-        return kept + head + behind + self.working() + self.gathered(True)
+        return kept + head + behind + self.put_off + self.working() + self.gathered(True)
 
     def shallowest(self) -> float:
         """The first layer goes backward: the other layers' gradients are there."""

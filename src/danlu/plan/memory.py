@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from danlu.plan import order
-from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
+from danlu.plan.activations import beside_layers, head_bytes, head_gradient, layer_bytes, working_bytes
 from danlu.plan.constants import allocator
 from danlu.plan.fullest import Held, fullest
 from danlu.plan.hardware import Hardware
@@ -16,6 +16,7 @@ from danlu.plan.parameters import (
     StateWidths,
     adapter_parameters,
     largest_shards,
+    second_bytes,
     states,
     trainable_parameters,
     trainable_shards,
@@ -128,7 +129,7 @@ def in_flight(job: Job, rank: int) -> Sequence[int]:
     """For each of a rank's chunks the micro-batches whose activations it keeps when it keeps most."""
     kind, m, v = job.plain_schedule, job.micro_batches, job.virtual_stages
     if order.problem(kind, job.pipeline, m, v) is None:
-        return order.in_flight(kind, rank, job.pipeline, m, v)
+        return order.in_flight(kind, rank, job.pipeline, m, v, job.stages[rank])
     return [min(job.pipeline - rank, m)] * v  # no such schedule exists; 1F1B on every chunk stands in
 
 
@@ -147,6 +148,7 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
         weights = 0.0
+    weights += second_bytes(job)
     chunks = job.stages[rank]
     flying = in_flight(job, rank)
     passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))
@@ -186,17 +188,6 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
         elsewhere=elsewhere,
         bound=max(bound, estimate) + FIXED_MARGIN,
     )
-
-
-def head_bytes(job: Job) -> float:
-    """What the last norm and the loss keep for the backward pass beside the logits, or the head's gradient in their stead."""
-    norm = (2 if job.lora is None else 1) * job.residual_bytes  # its input and, to train its weight, its normalised value
-    return norm if job.engine.logits else norm + job.tokens * job.dimensions.hidden * job.width
-
-
-def head_gradient(job: Job) -> float:
-    """Bytes in FP32, where the loss makes it beside the logits."""
-    return 0.0 if job.engine.logits or job.lora is not None else 4 * job.dimensions.table / job.tensor
 
 
 def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, float]:

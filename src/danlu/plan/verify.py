@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
+from danlu.plan.activations import head_bytes, head_gradient
 from danlu.plan.hardware import load
 from danlu.plan.job import Job
-from danlu.plan.memory import StageMemory, head_bytes, head_gradient, memory
+from danlu.plan.memory import StageMemory, memory
 
 if TYPE_CHECKING:
     from danlu.plan.dryrun import Measured
