@@ -8,7 +8,7 @@ RUNS ?= $(wildcard ../shared/reference/runs)
 PEERS ?= ../peers
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference benchmark-distill clean
+.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference peers-trl benchmark-finetune benchmark-distill clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -129,6 +129,12 @@ benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs 
 
 benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
+
+peers-trl:  ## an environment of its own, in PEERS=FOLDER, for the trainer that benchmark-finetune compares with
+	$(PYTHON) -m venv $(PEERS)/trl && $(PEERS)/trl/bin/python -m pip install -q trl==1.16.0 peft torch==2.13.0
+
+benchmark-finetune: .venv/test.done  ## fine-tuning beside TRL, and the memory of adapters; after make peers-trl
+	$(BIN)/python benchmarks/finetune.py $(if $(MODEL),--model $(MODEL)) $(if $(wildcard $(PEERS)/trl/bin/python),--peer $(PEERS)/trl/bin/python) $(WRITE)
 
 benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
