@@ -3,7 +3,8 @@
 Every contender removes near-duplicates from the same files of JSON lines with 112 permutations (14 bands of 8), shingles of
 five and a threshold of 0.8, and writes what it keeps; a process of its own does it, reading, writing, start and imports
 counted. CPU-seconds are those of all its processes: what it leaves behind is adopted and waited for. danlu's compiled code is
-in its cache, as after a first run. Ratios are medians of round by round quotients (peer / danlu).
+in its cache, as after a first run. Each peer runs between two runs of danlu: its ratio is its CPU over their mean, the median of
+some rounds.
 
 Recall, by true Jaccard of the planted pairs, is the share of which not both were kept. Precision is the share of left-out
 documents that were planted together with the kept one that is named for them, or whose true Jaccard with it is 0.6 or more
@@ -43,7 +44,10 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).resolve().parent
-ENVIRONMENTS = {"datatrove": "datatrove", "text-dedup": "text-dedup", "rensa": "libs", "gaoya": "libs", "datasketch": "libs"}
+ENVIRONMENTS = {"datatrove": "datatrove", "text-dedup": "text-dedup"}
+"""Of a contender below `make peers`' folder; the others share `libs`."""
+SLOW = ("datatrove", "text-dedup")
+"""Those that take minutes."""
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
@@ -87,7 +91,7 @@ def _resident(process: psutil.Process) -> int:
 def contender(name: str, peers: Path, corpus: Path, out: Path) -> list[str]:
     if name == "danlu":
         return [sys.executable, "-m", "danlu", "data", "dedup", str(corpus / "*.jsonl"), "--output", str(out)]
-    python = peers / ENVIRONMENTS[name] / "bin" / "python"
+    python = peers / ENVIRONMENTS.get(name, "libs") / "bin" / "python"
     return [str(python), str(HERE / "peers" / "dedup.py"), name, str(corpus), str(out)]
 
 
@@ -260,23 +264,28 @@ def main() -> None:
 
 def _dedup(options: argparse.Namespace, corpus: Path, place: Path) -> dict[str, float]:
     names = [name for name in options.only.split(",") if name]
-    measured(contender("danlu", options.peers, corpus, place / "danlu"), place / "log")  # compiles on a new machine
     ratios: dict[str, list[float]] = {name: [] for name in names}
     cpu: dict[str, list[float]] = defaultdict(list)
     peak = 0.0
+
+    def run(name: str) -> float:
+        nonlocal peak
+        shutil.rmtree(place / name, ignore_errors=True)
+        used = measured(contender(name, options.peers, corpus, place / name), place / "log")
+        print(f"{name}: {used['cpu']:.1f} CPU-s, {used['seconds']:.1f} s, {used['peak'] / 2**30:.2f} GiB", flush=True)
+        cpu[name].append(used["cpu"])
+        if name == "danlu":
+            peak = max(peak, used["peak"])
+        return used["cpu"]
+
+    run("danlu")  # compiles on a new machine
+    cpu.clear()
     for turn in range(options.rounds):
         for name in names:
-            if name in ("datatrove", "text-dedup") and turn >= options.slow_rounds:
+            if name in SLOW and turn >= options.slow_rounds:
                 continue
-            pair = {}
-            for one in ("danlu", name):
-                shutil.rmtree(place / one, ignore_errors=True)
-                pair[one] = measured(contender(one, options.peers, corpus, place / one), place / "log")
-                cpu[one].append(pair[one]["cpu"])
-                figure = f"{pair[one]['cpu']:.1f} CPU-s, {pair[one]['seconds']:.1f} s, {pair[one]['peak'] / 2**30:.2f} GiB"
-                print(f"{one}: {figure}", flush=True)
-            ratios[name].append(pair[name]["cpu"] / pair["danlu"]["cpu"])
-            peak = max(peak, pair["danlu"]["peak"])
+            before, theirs, after = run("danlu"), run(name), run("danlu")
+            ratios[name].append(2 * theirs / (before + after))
     figures = {f"dedup_cpu_ratio_{name.replace('-', '_')}": statistics.median(found) for name, found in ratios.items()}
     figures |= {f"dedup_cpu_seconds_{name.replace('-', '_')}": statistics.median(found) for name, found in cpu.items()}
     facts = json.loads((corpus / "truth.json").read_text(encoding="utf-8"))

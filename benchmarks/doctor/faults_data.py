@@ -175,7 +175,9 @@ FAULTS = (
         PLAIN,
         _validates_on_training_data,
     ),
-    Fault("not shuffled", "samples in the order of the text", rules("unshuffled"), PLAIN, ordered(_unshuffled)),
+    Fault(
+        "not shuffled", "samples in the order of the text", rules("unshuffled", "order_of_samples"), PLAIN, ordered(_unshuffled)
+    ),
     Fault(
         "same order every epoch",
         "the permutation of the first epoch again",

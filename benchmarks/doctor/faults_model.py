@@ -41,10 +41,10 @@ def _weighed(weight: Callable[[int, int], float]) -> Plant:
             micro_batches[0] = len(batch["inputs"])
             return backward(self, batch)
 
-        def wrong(self: TorchEngine, batch: Any, scale: float) -> Tensor:
+        def wrong(self: TorchEngine, batch: Any, scale: float, *rest: Any) -> Tensor:
             if torch.is_grad_enabled():
                 scale = self.optimizer.loss_scale * weight(int((batch["targets"] != -100).sum()), micro_batches[0])
-            return honest(self, batch, scale)
+            return honest(self, batch, scale, *rest)
 
         with patch.object(TorchEngine, "_backward", counting), patch.object(TorchEngine, "_loss", wrong):
             yield
@@ -56,10 +56,10 @@ def _zeroed_between() -> AbstractContextManager[Any]:
     """Gradients are zeroed ahead of each micro-batch, so that the last one's are left."""
     honest = TorchEngine._loss
 
-    def wrong(self: TorchEngine, batch: Any, scale: float) -> Tensor:
+    def wrong(self: TorchEngine, batch: Any, scale: float, *rest: Any) -> Tensor:
         if torch.is_grad_enabled():
             self.optimizer.adamw.zero_grad(set_to_none=True)
-        return honest(self, batch, scale)
+        return honest(self, batch, scale, *rest)
 
     return patch.object(TorchEngine, "_loss", wrong)
 

@@ -1,10 +1,10 @@
 """The doctor on faults that are injected into the real trainer: does it name the cause, how soon, and is it silent on the twins?
 
 Every fault is one switch; its twin is the same recipe and seed without it. A run trains a tiny model for some seconds on one
-thread. What is judged is the first that the doctor said inside the loop, of warning or above; there, a run with a fault ends,
-while a twin trains all its steps. Results are kept as they come, so that a benchmark that was stopped goes on; after a change
-of the code that a run depends on it begins anew. --pooled takes results of other code too, and the figures and the page then
-say so.
+thread. What is judged is the first that the doctor said, ahead of the first step or inside the loop, of warning or above; in
+the loop a run with a fault ends there, while a twin trains all its steps. Results are kept as they come, so that a benchmark
+that was stopped goes on; after a change of the code that a run depends on it begins anew. --pooled takes results of other code
+too, and the figures and the page then say so.
 
     faults               runs with a fault (faults x seeds)
     named                share of them whose first finding names the cause

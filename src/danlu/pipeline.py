@@ -13,11 +13,11 @@ from danlu.data.prepared import Prepared, is_prepared
 from danlu.export import export
 from danlu.plural import many
 from danlu.recipe import Recipe
+from danlu.reporting import write_report
 from danlu.run_folder import RunFolder
 from danlu.train.checkpoint import Checkpoint
 from danlu.watch.console import header
 from danlu.watch.format import count, duration
-from danlu.watch.report import write_report
 
 PURPOSE = {
     "prepare": "turn the text into tokens",

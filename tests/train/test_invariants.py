@@ -193,10 +193,10 @@ def test_micro_batches_add_up(mistake: str, recipe_of: Callable[..., Recipe], to
     engine.initialise()
     honest = engine._loss
 
-    def wrong(batch: Any, scale: float) -> Any:
+    def wrong(batch: Any, scale: float, *rest: Any) -> Any:
         if mistake == "zeroed between":
             engine.optimizer.adamw.zero_grad()
-        return honest(batch, scale if mistake != "means of means" else 1 / int((batch["targets"] != -100).sum()))
+        return honest(batch, scale if mistake != "means of means" else 1 / int((batch["targets"] != -100).sum()), *rest)
 
     if mistake != "none":
         engine._loss = wrong
@@ -227,7 +227,7 @@ def test_each_question_finds_its_mistake(
     masks, attention = decoder.attention_masks, functional.scaled_dot_product_attention
 
     def ahead(q: Any, k: Any, v: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
-        return attention(q, k, v, attn_mask=attn_mask | attn_mask.transpose(-1, -2))
+        return attention(q, k, v, attn_mask=attn_mask.maximum(attn_mask.transpose(-1, -2)))
 
     def rounded(self: Any, positions: Any) -> Any:
         angles = (positions[..., None, None].bfloat16() * self.frequencies.bfloat16()).float()
@@ -250,4 +250,4 @@ def test_each_question_finds_its_mistake(
 def test_probes_cost_a_bounded_share() -> None:
     for rows, batch in ((2, 8), (2, 512), (16, 16)):
         passes = 10 * rows / batch + 2
-        assert passes / (3 * interval(rows, batch)) <= 0.00501 and interval(rows, batch) >= 100
+        assert passes / (3 * interval(rows, batch)) <= 0.00401 and interval(rows, batch) >= 100

@@ -57,6 +57,11 @@ class Tokenizer:
         self.cuttable = whole == first + second
         """Whether the tokens of two texts are those of both together, at a line end between them."""
 
+    @property
+    def data(self) -> bytes:
+        """The tokenizer.json."""
+        return self._data
+
     def _id(self, token: str, origin: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
         if number is None:

@@ -15,9 +15,9 @@ from danlu.doctor.diagnose import diagnose
 from danlu.doctor.load import from_run
 from danlu.errors import RunStopped, UserError
 from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.reporting import write_report
 from danlu.run_folder import RunFolder
 from danlu.train.loop import train
-from danlu.watch.report import write_report
 
 DOCUMENTS = 3000
 

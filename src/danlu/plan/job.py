@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
 from danlu.errors import UserError
+from danlu.model.adapters import adapted
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split
 from danlu.plan.engine import Engine, engine
@@ -96,6 +96,14 @@ class Dimensions:
         return self.qkv_bias * (self.query_width + 2 * self.kv_width) + self.mlp_bias * 2 * self.ffn
 
     @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(output, input) of one layer's linear layers, by the last part of their names."""
+        d, query, kv, ffn = self.hidden, self.query_width, self.kv_width, self.ffn
+        attention = {"q_proj": (query, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, query)}
+        gate = {"gate_proj": (ffn, d)} if self.gated_mlp else {}
+        return attention | gate | {"up_proj": (ffn, d), "down_proj": (d, ffn)}
+
+    @property
     def layer_parameters(self) -> int:
         """All parameters of one layer."""
         return self.attention_parameters + self.mlp_parameters + self.small_parameters + self.column_biases
@@ -119,15 +127,20 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters (Hu et al. 2021): the trainable parameters of one layer, the base weights being frozen."""
+    """Low-rank adapters (Hu et al. 2021), which alone are trained."""
 
-    parameters_per_layer: int
-    everywhere: bool = False
-    """All linear layers have an adapter, not only queries, keys and values."""
+    rank: float
+    kinds: tuple[tuple[str, ...], ...]
+    """For each layer the matrices that have an adapter, such as q_proj."""
     dropout: bool = True
     """The adapters' input passes a dropout."""
     base_bits: float = 16
     """Width of the frozen linear weights, scales included; below 16 they are quantised (Dettmers et al. 2023)."""
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Matrices that have an adapter in some layer. Activations are counted as if all layers had them."""
+        return frozenset().union(*self.kinds)
 
 
 @dataclass(frozen=True)
@@ -175,6 +188,8 @@ class Job:
     """Tensor-parallel collectives are cut into pieces that overlap with the matrix products."""
     lora: Lora | None = None
     second: Second | None = None
+    masks: int = 0
+    """Kinds of attention masks that are tensors: of documents, of a window. Plain causal attention has none."""
     stage_layers: tuple[int, ...] | None = None
     """Layers of every pipeline chunk, chunk i on device i modulo `pipeline`; None: the engine's own split."""
     engine_name: str = "danlu"
@@ -201,6 +216,7 @@ class Job:
             offload=offload_kind(memory.offload_optimizer, memory.offload_parameters),
             compile=recipe.train.compile,
             lora=adapters(recipe, shape),
+            masks=masks(recipe, shape),
             second=second(recipe, shape),
         )
 
@@ -300,20 +316,18 @@ class Job:
 
 
 def adapters(recipe: Recipe, shape: ModelShape) -> Lora | None:
-    """What train.lora adds to a layer, in the mean over the layers; the frozen weights stay FP32."""
-    if (settings := recipe.train.lora) is None:
+    """Those that a recipe asks for; danlu keeps the frozen weights in FP32."""
+    settings = recipe.train.lora
+    if settings is None:
         return None
-    from danlu.model.families import tensor_shapes  # reaches numpy
+    return Lora(settings.rank, adapted(shape, settings.targets), dropout=False, base_bits=32)
 
-    parameters, adapted, kinds = 0, 0, 0
-    for name, (*rows, columns) in tensor_shapes(shape).items():
-        module = name.removesuffix(".weight")
-        if ".layers." not in name or not rows or not module.endswith("_proj"):
-            continue
-        kinds += 1
-        if any(fnmatchcase(module, target) or fnmatchcase(module.rsplit(".", 1)[1], target) for target in settings.targets):
-            parameters, adapted = parameters + settings.rank * (rows[0] + columns), adapted + 1
-    return Lora(round(parameters / shape.layers), everywhere=adapted == kinds, dropout=False, base_bits=32)
+
+def masks(recipe: Recipe, shape: ModelShape) -> int:
+    """How many kinds of masks the layers of a recipe's model read."""
+    if shape.sliding_window is not None and recipe.data.sequence_length > shape.sliding_window:
+        return 1 + (shape.full_attention_layers > 0)
+    return int(recipe.data.document_mask)
 
 
 def second(recipe: Recipe, shape: ModelShape) -> Second | None:

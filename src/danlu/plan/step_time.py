@@ -315,12 +315,12 @@ def _offload(job: Job, hardware: Hardware) -> float:
     """Gradients to the host and weights back, both waiting for the update there, which runs at the host's memory rate."""
     if job.offload == "none":
         return 0.0
-    count = max(weight_parameters(job)) / (job.shards if job.zero_stage else 1)
-    width = states(job)
+    split = job.shards if job.zero_stage else 1
+    count, width = max(trainable_parameters(job)) / split, states(job)
     seconds = count * (width.gradient + width.weight) / hardware.host_link
     seconds += count * 2 * (width.master + width.optimizer + width.gradient) / (hardware.host_link / 2)
     if job.offload.endswith("disk"):
         seconds += count * 2 * (width.master + width.optimizer) / hardware.disk
     if job.offload.startswith("parameters"):
-        seconds += 3 * job.micro_batches * count * job.width / hardware.host_link
+        seconds += 3 * job.micro_batches * max(weight_parameters(job)) / split * job.width / hardware.host_link
     return seconds

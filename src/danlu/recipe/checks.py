@@ -17,7 +17,7 @@ _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 def contradictions(recipe: Recipe) -> list[Problem]:
     """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
     layout = (
-        [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
+        [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe), *_samples(recipe)]
     )  # looked at again when the planner has filled it in
     return [
         *_stages(recipe),
@@ -157,6 +157,21 @@ def _memory(recipe: Recipe) -> list[Problem]:
         text = "true meters operator by operator, which train.compile fuses; keep one of the two"
         problems.append(Problem(("watch", "memory"), text))
     return problems
+
+
+def _samples(recipe: Recipe) -> list[Problem]:
+    """A model that is split or compiled for training steps cannot take token by token."""
+    clashes = {
+        "train.compile": recipe.train.compile,
+        "parallel.sequence_parallel": recipe.parallel.sequence_parallel,
+        f"parallel.schedule ({recipe.parallel.schedule})": recipe.parallel.schedule != "1f1b",
+        f"memory.offload_parameters ({recipe.memory.offload_parameters})": recipe.memory.offload_parameters != "none",
+    }
+    found = [field for field, there in clashes.items() if there]
+    if not recipe.generate.every or not found:
+        return []
+    text = f"{recipe.generate.every} takes the model token by token, beside which {listed(found, 'and')} cannot be"
+    return [Problem(("generate", "every"), f"{text}; give 0, or leave the other out")]
 
 
 def _too_few_micro_batches(recipe: Recipe) -> Problem:

@@ -16,7 +16,7 @@ class DoctorSection(Section):
         10, ge=0, description="Steps between looks at the weights and the curves; 0: no doctor.", json_schema_extra=RESUMABLE
     )
     time_share: float = Field(
-        0.01,
+        0.004,
         gt=0,
         le=1,
         description="Share of the time that diagnoses may take; after a costly one the next waits. 1: each look is a diagnosis.",

@@ -22,6 +22,8 @@ from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
+from danlu.train.continuation import Prompts
+from danlu.train.figures import figures
 from danlu.train.header import header_rows
 from danlu.train.imported import check_teacher, tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
@@ -33,7 +35,6 @@ from danlu.train.retained import Retained
 from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
-from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
 from danlu.watch.format import count, duration
 from danlu.watch.store import Recorder
@@ -88,8 +89,8 @@ class _Session:
         interrupt: Interrupt,
     ) -> None:
         self.recipe, self.shape, self.engine, self.prepared = recipe, shape, engine, prepared
-        self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
-        self.folder = folder
+        self.folder, self.checkpoints = folder, folder / "checkpoints"
+        self.live, self.recorder, self.interrupt = live, recorder, interrupt
         self.position = Position()
         self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint)
         self.warnings: list[str] = []
@@ -110,6 +111,7 @@ class _Session:
         self.retained = Retained(recipe, engine, prepared)
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
+        self.prompts = Prompts(recipe, shape, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -200,6 +202,7 @@ class _Session:
                 self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
+            self._sample()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {many(train.steps, 'step')} done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
@@ -292,23 +295,9 @@ class _Session:
         position = self.position
         speed = self.step_tokens / seconds
         mfu = position.share_of_peak(speed * self.flops / self.recipe.parallel.processes)
-        memory = probes.resident_bytes()
-        values = {
-            "train/loss": result.loss,
-            "train/gradient_norm": result.gradient_norm,
-            "train/learning_rate": rate,
-            "train/skipped_steps": position.skipped,
-            "train/tokens_per_second": speed,
-            "memory/resident_bytes": memory,
-        }
-        values |= {f"train/{name}": value for name, value in result.measured.items()}
-        if mfu is not None:
-            values["train/mfu"] = mfu
+        values = figures(self.engine, position, result, rate, speed, mfu)
         if self.recipe.train.precision == "fp16":
             values["train/loss_scale"] = result.loss_scale
-        device_memory = self.engine.device_memory()
-        if device_memory is not None:
-            values["memory/device_bytes"] = device_memory
         self.attendant.add(position.step, self.recording.step(position.step, position.batch - 1, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
@@ -322,7 +311,7 @@ class _Session:
                 learning_rate=rate,
                 tokens_per_second=speed,
                 mfu=mfu,
-                memory_bytes=memory if device_memory is None else device_memory,
+                memory_bytes=int(values.get("memory/device_bytes", values["memory/resident_bytes"])),
                 data_wait=waited / seconds,
                 seconds_left=left,
             )
@@ -344,6 +333,12 @@ class _Session:
         self._record(values | {"time/validation": time.perf_counter() - start})
         self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(counted)} {self.recipe.train.counted}")
 
+    def _sample(self) -> None:
+        if self.prompts.due(self.position.step):
+            self._doing("continues the prompts")
+            for prompt, text in self.prompts.continued(self.engine):
+                self.event("sample", prompt + text, prompt=prompt)
+
     def _save(self, background: bool) -> None:
         if self.saves.due(self.position):
             self._finish_save(wait=True)
@@ -364,7 +359,7 @@ class _Session:
             self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
-        """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
+        """Amid an error, which not all processes of a layout may have met, so that they cannot wait for each other."""
         if self.recipe.parallel.processes > 1:
             return
         try:

@@ -63,7 +63,7 @@ def account(
         if noise is not None:
             stays[noise.drawn[number]] = True
         lengths = spool.lengths()[stays]
-        kept.count(lengths, [code.decode() for code in spool.languages()[stays].tolist()], spool.scores()[stays])
+        kept.count(lengths, spool.languages()[stays], spool.scores()[stays])
         row = table.setdefault(source, dict.fromkeys(("read", "read_bytes", "kept", "kept_bytes"), 0))
         read = spool.counts["ledger"]
         figures = read["documents"], read["text_bytes"], int(stays.sum()), int(lengths.sum())

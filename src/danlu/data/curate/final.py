@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,14 +57,17 @@ def last_pass(spool: Spool, field: str, folder: Path, first: int, copies: Copies
         pair = copies.rows + first, copies.leaders
         same, alike = sketches.same(*pair), sketches.estimates(*pair)
         lengths = whole.lengths()[copies.rows]
+        for rule, rows in ((EXACT, same), (NEAR, ~same)):
+            tally.count(f"dedup.{rule}", int(rows.sum()), int(lengths[rows].sum()))
         with partial.open("ab", buffering=1 << 20) as out:
             found = zip(
-                _places(spool, copies.rows), lines_of(whole, copies.rows), copies.names, same.tolist(), alike.tolist(),
-                lengths.tolist(), strict=True,
+                _places(spool, copies.rows), lines_of(whole, copies.rows), copies.names, same.tolist(), alike.round(3).tolist(),
+                strict=True,
             )  # fmt: skip
-            for place, line, leader, is_same, jaccard, length in found:
-                rule, value = EXACT if is_same else NEAR, round(jaccard, 3)
-                tally.turned_down(f"dedup.{rule}", value, place, partial_text(tally, f"dedup.{rule}", line, field), length)
+            for place, line, leader, is_same, value in found:
+                rule, name = (EXACT, f"dedup.{EXACT}") if is_same else (NEAR, f"dedup.{NEAR}")
+                if tally.wants(name):
+                    tally.show(name, value, place, _text(line, field))
                 out.write(rejection("dedup", rule, value, place, line, **({"kept": leader} if leader else {})))
     if spool.trimmed:
         rule, sizes = f"{PARAGRAPHS}.{NOTHING_LEFT}", whole.lengths()[spent].tolist()
@@ -137,9 +141,5 @@ def _places(spool: Spool, rows: Array) -> Iterator[str]:
     wanted = np.zeros(spool.documents, bool)
     wanted[rows] = True
     with (spool.folder / PLACES).open("rb") as places:
-        for place in _only(places, wanted):
-            yield place.rstrip(b"\n").decode()
-
-
-def _only(lines: Iterable[bytes], wanted: Array) -> Iterator[bytes]:
-    return (line for line, want in zip(lines, wanted.tolist(), strict=True) if want)
+        for place in compress(places, wanted.tolist()):
+            yield place[:-1].decode()

@@ -17,7 +17,7 @@ import numpy as np
 from danlu import __version__
 from danlu.data.arrays import Array
 from danlu.data.curate.account import account, fates
-from danlu.data.curate.execute import Workers, each, settled, told
+from danlu.data.curate.execute import Workers, each, settle, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, PARAGRAPHS
 from danlu.data.curate.finish import Finish
 from danlu.data.curate.noise import Count, byte_sizes
@@ -162,8 +162,8 @@ def curate(listing: Listing, folder: Path, settings: Settings, report: Report, c
         partial = folder.with_name(folder.name + ".partial")
         try:
             _resume(partial, identity, report)
-            with settled(lambda: _load(settings)):
-                _run(listing, partial, settings, identity, report, counter)
+            settle(lambda: _load(settings))
+            _run(listing, partial, settings, identity, report, counter)
             if folder.exists():
                 folder.rmdir()
             os.replace(partial, folder)

@@ -38,6 +38,11 @@ class Lines:
         """The line of a document, with its line end."""
         return self._bytes(int(self._numbers[row]), int(self._starts[row]), int(self._ends[row]))
 
+    def some(self, rows: Array) -> Iterator[bytes]:
+        """The lines of some documents, each with its line end."""
+        where = self._numbers[rows].tolist(), self._starts[rows].tolist(), self._ends[rows].tolist()
+        return map(self._bytes, *where)
+
     def copy(self, stays: Array, target: Path) -> None:
         """Write the lines of the documents that stay, (documents,) bool, those that stand side by side together."""
         rows = np.flatnonzero(stays)
@@ -51,10 +56,11 @@ class Lines:
                     out.write(self._bytes(number, at, min(stop, at + AT_ONCE)))
 
     def _bytes(self, number: int, start: int, stop: int) -> bytes:
-        if number not in self._files:
-            self._files[number] = self._open.enter_context(self._paths[number].open("rb")).fileno()
-        found = os.pread(self._files[number], stop - start, start)
-        if len(found) < stop - start:
+        if (file := self._files.get(number)) is None:
+            file = self._files[number] = self._open.enter_context(self._paths[number].open("rb")).fileno()
+        size = stop - start
+        found = os.pread(file, size, start)
+        if len(found) < size:
             raise UserError(f"{self._paths[number]}: became shorter while it was curated; start again")
         return found
 
@@ -62,5 +68,4 @@ class Lines:
 def lines_of(spool: Spool, rows: Array) -> Iterator[bytes]:
     """The lines of some documents."""
     with Lines(spool) as lines:
-        for row in rows.tolist():
-            yield lines.line(row)
+        yield from lines.some(rows)

@@ -13,7 +13,7 @@ import numpy as np
 
 from danlu.data.arrays import Array
 from danlu.data.curate.stage import Judged, Rejected
-from danlu.data.curate.tally import Tally
+from danlu.data.curate.tally import LANGUAGE, Tally
 from danlu.data.ledger import one_line
 from danlu.data.line_texts import LineTexts
 from danlu.data.read import Document
@@ -23,7 +23,6 @@ LINES, REJECTED, PLACES, FAILED, DONE = "lines.jsonl", "rejected.jsonl", "places
 FILES, STARTS, ENDS, LENGTHS = "files.bin", "starts.bin", "ends.bin", "lengths.bin"
 _SCORES, _LANGUAGES, _DRAWS, _CODE = "scores.bin", "languages.bin", "draws.bin", "code.bin"
 TRIMMED, LEFT = "trimmed", "left.bin"
-_LANGUAGE = "S4"
 
 
 def line_of(document: Document, text: str | None, field: str) -> bytes:
@@ -91,7 +90,7 @@ class SpoolWriter:
         self._lines.writelines(lines)
         ends = self._end + np.cumsum([len(line) for line in lines], dtype=np.int64)
         scores = np.array([document.score for document in documents], np.float64)
-        languages = np.array([document.language.encode() for document in documents], _LANGUAGE)
+        languages = np.array([document.language.encode() for document in documents], LANGUAGE)
         draws = np.array(
             [0 if one.failed is None else draw_key(text) for one, text in zip(judged, texts, strict=True)], np.uint64
         )
@@ -114,10 +113,10 @@ class SpoolWriter:
         places = texts.places if texts.file.path == one_line(texts.file.path) else [one_line(place) for place in texts.places]
         lengths = np.diff(texts.ends, prepend=0)
         count = len(lengths)
-        scores, languages, draws = np.zeros(count), np.zeros(count, _LANGUAGE), np.zeros(count, np.uint64)
+        scores, languages, draws = np.zeros(count), np.zeros(count, LANGUAGE), np.zeros(count, np.uint64)
         code = np.full(count, texts.file.code)
         self._add(np.int32(number), start, start + texts.line_ends, lengths, scores, languages, draws, code, places)
-        self.tally.seen.count(lengths, [""] * count, scores)
+        self.tally.seen.count(lengths, languages, scores)
 
     def _add(
         self, file: np.int32, start: int, ends: Array, lengths: Array, scores: Array, languages: Array, draws: Array,
@@ -217,7 +216,7 @@ class Spool(NamedTuple):
 
     def languages(self) -> Array:
         """What the language stage found, (documents,) bytes of ASCII; empty where it did not look."""
-        return np.fromfile(self.folder / _LANGUAGES, _LANGUAGE)
+        return np.fromfile(self.folder / _LANGUAGES, LANGUAGE)
 
     def draws(self) -> Array:
         """Places in the order in which noise is drawn, (documents,) uint64; 0 for what failed no soft rule."""

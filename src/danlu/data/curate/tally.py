@@ -15,6 +15,8 @@ from danlu.data.read import Document
 SAMPLES, EXCERPT = 5, 300
 """Rejected documents that are shown for a rule, and the characters of each."""
 NO_LANGUAGE = "none"
+LANGUAGE = "S4"
+"""How an array holds the codes of languages, in four bytes of ASCII; empty: not known."""
 SCORE_STEPS = 20
 """Parts into which scores between 0 and 1 are counted."""
 
@@ -29,10 +31,12 @@ class Distribution:
     scores: Counter[int] = field(default_factory=Counter)
     """By twentieths, downwards, of scores."""
 
-    def count(self, lengths: Array, languages: Sequence[str] | Array, scores: Array) -> None:
-        """Count documents: bytes, codes and scores of each, (documents,)."""
+    def count(self, lengths: Array, languages: Array, scores: Array) -> None:
+        """Count documents: bytes, codes (LANGUAGE) and scores of each, (documents,)."""
         self.lengths.update(_counted(np.frexp(lengths.astype(np.float64))[1]))
-        self.languages.update(str(code) or NO_LANGUAGE for code in languages)
+        codes, counts = np.unique(languages.view(np.uint32), return_counts=True)
+        for code, count in zip(codes.view(LANGUAGE).tolist(), counts.tolist(), strict=True):
+            self.languages[code.decode() or NO_LANGUAGE] += count
         self.scores.update(_counted(np.floor(scores * SCORE_STEPS)))
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
@@ -71,7 +75,7 @@ class Tally:
 
     def read(self, documents: Sequence[Document], lengths: Array) -> None:
         """Count documents, once each, when it is known what becomes of them in this pass; `lengths` are bytes."""
-        languages = [document.language for document in documents]
+        languages = np.array([document.language.encode() for document in documents], LANGUAGE)
         self.seen.count(lengths, languages, np.array([document.score for document in documents]))
 
     def change(self, stage: str, before: str, after: str) -> None:
@@ -90,10 +94,19 @@ class Tally:
 
     def turned_down(self, rule: str, value: float | str, place: str, text: str, size: int) -> None:
         """Count one document by the rule, `size` bytes of text of which `text` may be a part."""
-        self.rules[rule] += 1
-        self.rule_bytes[rule] += size
+        self.count(rule, 1, size)
         if self.wants(rule):
-            self.samples.setdefault(rule, []).append({"value": value, "place": place, "text": text[:EXCERPT]})
+            self.show(rule, value, place, text)
+
+    def count(self, rule: str, documents: int, size: int) -> None:
+        """Count documents by the rule, of `size` bytes of text together."""
+        if documents:
+            self.rules[rule] += documents
+            self.rule_bytes[rule] += size
+
+    def show(self, rule: str, value: float | str, place: str, text: str) -> None:
+        """Keep the beginning of a document as a sample of the rule."""
+        self.samples.setdefault(rule, []).append({"value": value, "place": place, "text": text[:EXCERPT]})
 
     def add(self, other: Mapping[str, Any]) -> None:
         """Add what another one's `as_dict` says; of the samples the first stay."""

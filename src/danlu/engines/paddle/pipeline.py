@@ -5,6 +5,7 @@ These are 1F1B and interleaved (Narayanan et al. 2021).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +53,7 @@ class Pipeline:
 
     def __init__(self, build: Callable[[int], CausalLM], stages_a_rank: int, shape: ModelShape, layout: Layout) -> None:
         self.layout, self.width, total = layout, shape.hidden_size, layout.pipeline * stages_a_rank
+        warnings.filterwarnings("ignore", "No shared comm")  # tied embeddings are summed here
         layers = PipelineLayer(
             [LayerDesc(Stage, build, number) for number in range(total)],
             topology=layout.hcg.topology(),
@@ -62,6 +64,8 @@ class Pipeline:
         self.wrapped = [layer for layer in layers.sublayers() if isinstance(layer, Stage)]
         self.first, self.last = layout.pipeline_rank == 0, layout.pipeline_rank == layout.pipeline - 1
         self.schedule = fleet.distributed_model(layers)
+        self.trains: bool | None = None
+        """Whether the last run did."""
         self.pair = _ends(layout) if shape.tied_embeddings else None
 
     @property
@@ -74,6 +78,10 @@ class Pipeline:
         for stage in self.wrapped:
             stage.coming, stage.scale = iter(micro_batches), scale
         data = iter([(micro["inputs"], None) for micro in micro_batches])
+        if train is not self.trains:
+            # Neighbours tell each other once what comes, and whether it gets gradients: what comes in evaluation gets none.
+            self.schedule._p2p_helper.clear_meta_cache()
+            self.trains = train
         usual, self.schedule.accumulate_steps = self.schedule.accumulate_steps, len(micro_batches)
         if train:
             self.schedule.train()

@@ -88,7 +88,7 @@ class Reducer:
 
     @paddle.no_grad()
     def micro_batch_done(self) -> None:
-        """A backward pass has ended: from ZeRO 2 on, gradients stay on the rank that updates the parameter only."""
+        """A backward pass has ended: with ZeRO 2, gradients stay on the rank that updates the parameter only."""
         if self.layout.zero_stage != 2:
             return
         self._bring()
@@ -99,7 +99,7 @@ class Reducer:
 
     def _bring(self) -> None:
         """Average the gradients over the data ranks, where this one needs them."""
-        if self.layout.tensor > 1:
+        if self.layout.tensor > 1 and not self.layout.auto:  # which has summed them already
             self._sum_over_tensor_ranks()
         for split in self.splits:
             split.reduce_gradients(split._parameter_list, self.layout.hcg)

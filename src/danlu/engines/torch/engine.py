@@ -207,7 +207,9 @@ class TorchEngine:
     def gradient_norm(self, batch: Batch) -> float:
         """By the same backward pass as a step's."""
         tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
-        return self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+        norm = self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+        self.objective.sums.zero_()  # a step's are its own
+        return norm
 
     def _backward(self, batch: Batch) -> tuple[float, int]:
         """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.safetensors_file import write_file
 from danlu.errors import UserError
+from danlu.model.adapters import named
 from danlu.recipe.train_sections import LoraSection
 
 DOWN, UP = "lora_A", "lora_B"
@@ -38,7 +38,7 @@ def check(model: CausalLM, settings: LoraSection) -> None:
     """UserError: a target names no matrix of the whole model."""
     linears = _linears(model)
     for target in settings.targets:
-        if not any(_named(name, target) for name in linears):
+        if not any(named(name, target) for name in linears):
             kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
             raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
 
@@ -50,17 +50,12 @@ def apply(model: CausalLM, settings: LoraSection) -> None:
     """
     model.requires_grad_(False)
     for name, linear in _linears(model).items():
-        if any(_named(name, target) for target in settings.targets):
+        if any(named(name, target) for target in settings.targets):
             _adapt(linear, settings.rank, settings.alpha / settings.rank)
 
 
 def _linears(model: CausalLM) -> dict[str, nn.Linear]:
     return {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
-
-
-def _named(name: str, target: str) -> bool:
-    """By a pattern for the whole name, such as ``model.layers.1?.mlp.*``, or for its last part, such as ``*_proj``."""
-    return fnmatchcase(name, target) or fnmatchcase(name.rsplit(".", 1)[1], target)
 
 
 def _adapt(linear: nn.Linear, rank: int, scale: float) -> None:

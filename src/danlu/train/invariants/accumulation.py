@@ -9,6 +9,7 @@ import numpy as np
 from danlu.data.arrays import Array
 from danlu.engines.base import Engine
 from danlu.recipe import Recipe
+from danlu.recipe.train_sections import BESIDE
 from danlu.train.invariants.batch import IGNORED, rows
 
 PASSES = 3
@@ -21,12 +22,13 @@ class Accumulation:
     """The question, asked of an engine. All processes ask it at the same steps.
 
     It is not asked where steps are not accumulated, or where other sizes of a micro-batch than the recipe's mean something else:
-    a pipeline's schedule is made for their number, and compiled code for their shape.
+    a pipeline's schedule is made for their number, and compiled code for their shape. Nor of a loss with a second model in it.
     """
 
     def __init__(self, engine: Engine, recipe: Recipe) -> None:
         self.engine = engine
-        self.asked = recipe.accumulation > 1 and recipe.parallel.pipeline == 1 and not recipe.train.compile
+        plain = recipe.train.objective not in BESIDE and not recipe.train.compile
+        self.asked = recipe.accumulation > 1 and recipe.parallel.pipeline == 1 and plain
         half = recipe.data.sequence_length // 2
         self.length = half - half % recipe.parallel.tensor
 

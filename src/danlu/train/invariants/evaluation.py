@@ -14,7 +14,7 @@ from danlu.train.invariants.batch import IGNORED, rows
 Arrays = Mapping[str, Array]
 PASSES = 10
 """Over the rows that are tried; two more go over the whole batch."""
-SHARE = 0.005
+SHARE = 0.004
 """Of the steps' work that the passes may take, once the run is under way."""
 EARLY = (0, 10, 20, 50, 100, 200)
 """Steps since the start at which they are made in any case: what is wrong from the start is to be said at the start."""

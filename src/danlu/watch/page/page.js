@@ -311,7 +311,7 @@ function showHelp() {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && event.target.matches("input[type=search]")) event.target.blur();
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, dialog *")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, dialog[open] *")) return;
   const known = KEYS[event.key];
   if (!known) return;
   event.preventDefault();

@@ -19,7 +19,7 @@ SHOWN = 80
 def check(material: Material) -> Finding | None:
     recipe = material.recipe
     weights, tokenizer, named = recipe.model.hugging_face, recipe.data.tokenizer.path, recipe.data.chat.template
-    if recipe.train.objective != "sft" or weights is None or tokenizer is None:
+    if recipe.train.samples == "text" or weights is None or tokenizer is None:
         raise NotEnoughData("no pre-trained model is trained on conversations")
     place = Path(weights).expanduser()
     learned = template.find(load_tokenizer(place), place)

@@ -68,7 +68,7 @@ def ends(material: Material, end_id: int) -> tuple[int, float, int]:
     documents = material.train.framed
     # The last document of a stretch may be cut.
     whole = [one for one in documents[:-1] if len(one)] if material.train.share < 1 else documents
-    if material.recipe.train.objective == "sft":
+    if material.recipe.train.samples != "text":
         # Every turn may end with it, a line end behind; and a conversation that is too long is cut.
         uncut = [one for one in whole if len(one) <= material.recipe.data.sequence_length]
         return len(uncut), sum(end_id not in one for one in uncut) / max(1, len(uncut)), 0

@@ -40,12 +40,13 @@ def bounds(recipe: Recipe, parameters: float) -> tuple[float, float, float]:
     if recipe.model.hugging_face is None:
         middle = usual(parameters)
         return middle / BELOW, middle, middle * ABOVE
-    if recipe.train.objective == "pretrain":  # what goes on with it may begin where that ended
+    if recipe.train.samples == "text":  # what goes on with it may begin where that ended
         return LEAST, TUNED, 20 * TUNED
+    least = LEAST / 100 if recipe.train.objective == "dpo" else LEAST  # its own paper takes 1e-6, others less
     if recipe.train.lora is not None:
-        return LEAST, 2e-4, 2e-3
+        return least, 2e-4, 2e-3
     # From a third of the size's pre-training peak on it is that one, which small models bear better.
-    return LEAST, TUNED, max(4 * TUNED, usual(parameters) / 3)
+    return least, TUNED, max(4 * TUNED, usual(parameters) / 3)
 
 
 def check(material: Material) -> Finding | None:
