@@ -94,7 +94,7 @@ def _looks_ahead() -> AbstractContextManager[Any]:
     honest = functional.scaled_dot_product_attention
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, is_causal: bool = False) -> Tensor:
-        mask = None if attn_mask is None else attn_mask | attn_mask.transpose(-1, -2)
+        mask = None if attn_mask is None else attn_mask.maximum(attn_mask.transpose(-1, -2))  # 0 or -inf
         return honest(q, k, v, attn_mask=mask)
 
     return patch.object(decoder.F, "scaled_dot_product_attention", wrong)
@@ -106,7 +106,7 @@ def _looks_ahead_in_training() -> AbstractContextManager[Any]:
     def wrong(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, is_causal: bool = False) -> Tensor:
         if not torch.is_grad_enabled():
             return honest(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
-        mask = None if attn_mask is None else attn_mask | attn_mask.transpose(-1, -2)
+        mask = None if attn_mask is None else attn_mask.maximum(attn_mask.transpose(-1, -2))  # 0 or -inf
         return honest(q, k, v, attn_mask=mask)
 
     return patch.object(decoder.F, "scaled_dot_product_attention", wrong)

@@ -34,7 +34,8 @@ def test_torch_is_the_default() -> None:
     [
         *("parallel.pipeline=2 memory.micro_batch=1 parallel.schedule=zero-bubble", "parallel.data=2 train.compile=true"),
         *("memory.offload_optimizer=disk", "memory.offload_optimizer=host"),
-        *("parallel.zero_stage=3 parallel.data=2 memory.offload_parameters=disk", "watch.memory=true", "watch.profile=2:3"),
+        *("parallel.zero_stage=3 parallel.data=2 memory.offload_parameters=disk", "watch.memory=true"),
+        "train.compile=true watch.profile=2:3",
         "memory.recompute=selective",
         *("train.precision=bf16", "train.precision=fp16"),
     ],

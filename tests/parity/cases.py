@@ -3,8 +3,8 @@
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
 the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's
 moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; lora adapters; distill a teacher, dpo
-pairs of answers; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number another global batch; a model or a
-batch by its name below.
+pairs of answers; auto paddle's auto-parallel; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number
+another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class Case:
                 made["dropout"] = DROPOUT
             elif word == "comp":
                 made["compile"] = True
+            elif word == "auto":
+                parallel["api"] = "auto_parallel"
             elif word == "lora":
                 made["lora"] = True
             elif word in ("distill", "dpo"):
@@ -263,7 +265,7 @@ FULL_MOVES = (
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
 
-PADDLE_QUICK = ("d2 z2 mb2", "d2 z3 mb2 tied", "t2 sp biases", "t2 tied", "p2 mb2 tied half")
+PADDLE_QUICK = ("d2 z2 mb2", "d2 z3 mb2 tied", "t2 sp biases", "t2 tied", "p2 mb2 tied half", "d2 z1 auto tied", "t2 auto qwen3")
 """Two processes; part of every test run."""
 
 PADDLE_FULL = (
@@ -278,6 +280,9 @@ PADDLE_FULL = (
     *("d4 z3 half", "d2 t2 z3 mb2 qwen3", "d2 p2 z3 mb2 tied full", "d2 p2 z3 mb2 muptied drop"),
     *("t2 p2 sp mb4 qwen2", "d2 t2 sp z3 half", "d2 t2 sp z1 mb2 drop", "t4 sp wide", "t2 p2 sp mb2 nomask tied"),
     *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
+    *("d2 auto mb1 half", "d2 z2 auto mb2 mup", "d2 auto full empty", "t2 auto", "t2 auto even mb2", "t2 auto biases"),
+    *("t2 auto tied", "t2 auto mistral nomask", "t2 auto drop full", "d2 auto drop", "d3 auto b12", "d2 t2 auto"),
+    *("d2 t2 z1 auto tied", "t4 auto wide", "d2 t2 z2 auto mb2 qwen2", "d4 t2 z1 auto mb1 half"),
     *(
         "d8 z1 b24",
         "d8 z3",
@@ -297,6 +302,9 @@ PADDLE_FULL_MOVES = (
     ("t2 tied", "d2 z1 tied"),
     ("d2 t2 z1", "t2 p2 mb4"),
     ("t2 p2 mb4 muptied", "d4 z2 muptied"),
+    ("t2 tied auto", "d2 z1 tied"),
+    ("d2 t2 z1", "d2 t2 z2 auto"),
+    ("d2 z2 auto", "one"),
     ("d2 z3 tied", "p2 mb2 tied"),
     ("one qwen2", "d2 t2 z3 qwen2"),
     ("d2 t2 z3 wide", "d4 z1 wide"),

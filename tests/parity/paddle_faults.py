@@ -11,7 +11,7 @@ import paddle.distributed as dist
 from paddle import Tensor
 from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_fully_shard
 
-from danlu.engines.paddle import engine, shard
+from danlu.engines.paddle import auto_parallel, engine, shard
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.pipeline import Pipeline
@@ -75,6 +75,11 @@ def _drifts() -> AbstractContextManager[Any]:
     return patch.object(Optimizer, "step", wrong)
 
 
+def _masks_of_others() -> AbstractContextManager[Any]:
+    honest = auto_parallel.own
+    return patch.object(auto_parallel, "own", lambda tensor: honest(tensor).flip(0))
+
+
 FAULTS: dict[str, tuple[str, Plant]] = {
     "gradients are not reduced over the replicas": ("d2", _does_nothing(shard, "fused_allreduce_gradients")),
     "each data rank divides by its own tokens": ("d2", _own_count),
@@ -97,5 +102,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         _does_nothing(shard.Reducer, "_sum_over_tensor_ranks"),
     ),
     "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
+    "a data rank's gradient of the head is taken for the sum": (
+        "d2 auto",
+        lambda: patch.object(auto_parallel, "_SUM", auto_parallel._WHOLE),
+    ),
+    "masks of the rows of another data rank": ("d2 auto drop", _masks_of_others),
 }
 """What is wrong: the case that is trained, and how to plant it."""

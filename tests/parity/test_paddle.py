@@ -34,7 +34,7 @@ def test_layouts_train_as_one_process_does_and_checkpoints_move(outcome: dict[st
     After it the same statistics and tokens.
     """
     found = {name: result for name, result in outcome["results"].items() if name.split()[0] in ("case", "load")}
-    assert len(found) == outcome["combinations"] == 7
+    assert len(found) == outcome["combinations"] == 9
     for name, result in found.items():
         assert result.get("good"), (name, result, outcome["said"])
         done = result["done"]
@@ -47,8 +47,8 @@ def test_layouts_train_as_one_process_does_and_checkpoints_move(outcome: dict[st
 def test_every_planted_fault_is_caught(outcome: dict[str, Any]) -> None:
     """By a difference: a process that fails is no proof that the comparison sees anything."""
     found = {name: result for name, result in outcome["results"].items() if name.startswith("fault ")}
-    assert len(found) == outcome["faults_planted"] == 15
-    assert outcome["faults_caught"] == 15, {name: result for name, result in found.items() if result.get("good")}
+    assert len(found) == outcome["faults_planted"] == 17
+    assert outcome["faults_caught"] == 17, {name: result for name, result in found.items() if result.get("good")}
 
 
 def test_a_symbol_that_paddle_has_moved_ends_the_rehearsal() -> None:

@@ -34,6 +34,7 @@ from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.meter import Meter, metered
 from danlu.engines.torch.pieces import local
 from danlu.engines.torch.trial import random_batch
+from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Job
 from danlu.plan.request import recipe_fields
@@ -65,6 +66,8 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
 
     ``whole`` runs all of them.
     """
+    if job.lora is not None or job.second is not None:
+        raise UserError("a dry run knows neither adapters nor a second model yet; plan without it")
     torch.set_num_threads(1)  # nothing is computed
     sizes = job.stages[rank]
     step = job.recompute_every if job.recompute != "none" else 1

@@ -117,7 +117,11 @@ class _Moments:
             return held
         hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + (0 if self.frozen else 4))
         cast = 2 * self.table if self.mixed else 0.0
-        return held + hidden + cast + max(self._chunk(number) for number in range(3))
+        second = 0.0
+        if job.second is not None and job.second.beside:  # its hidden states and logits, and probabilities at a temperature
+            second = job.tokens * (job.second.dimensions.hidden * job.width + 16)
+            second += min(LOSS_CHUNK, job.tokens * job.dimensions.vocab / job.tensor * job.width) + 3 * LOSS_BLOCK
+        return held + hidden + cast + second + max(self._chunk(number) for number in range(3))
 
     def _chunk(self, number: int) -> float:
         """The loss makes some rows of logits, their softmax a block at a time, and a piece of the weight's gradient.

@@ -14,6 +14,7 @@ from danlu.model.stages import split
 from danlu.plan.engine import Engine, engine
 from danlu.plan.order import SCHEDULES, Schedule
 from danlu.recipe import Recipe
+from danlu.recipe.second import teacher_shape
 
 WIDTH = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 """Bytes of an activation. fp8 changes the operands of the linear layers only; what is kept between them stays bf16."""
@@ -143,6 +144,17 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class Second:
+    """A model beside the one that is trained, which runs forward only: a teacher, or what preferences are held against."""
+
+    dimensions: Dimensions
+    apart: bool = True
+    """It has weights of its own, in FP32; else it is the trained one without its adapters."""
+    beside: bool = True
+    """Its logits are there beside the trained model's, and not before them."""
+
+
+@dataclass(frozen=True)
 class Job:
     """One training on one layout. Degrees multiply to the number of devices; all sizes are per optimizer step."""
 
@@ -175,6 +187,7 @@ class Job:
     async_tensor: bool = False
     """Tensor-parallel collectives are cut into pieces that overlap with the matrix products."""
     lora: Lora | None = None
+    second: Second | None = None
     masks: int = 0
     """Kinds of attention masks that are tensors: of documents, of a window. Plain causal attention has none."""
     stage_layers: tuple[int, ...] | None = None
@@ -204,6 +217,7 @@ class Job:
             compile=recipe.train.compile,
             lora=adapters(recipe, shape),
             masks=masks(recipe, shape),
+            second=second(recipe, shape),
         )
 
     def with_(self, **changes: object) -> Job:
@@ -314,6 +328,15 @@ def masks(recipe: Recipe, shape: ModelShape) -> int:
     if shape.sliding_window is not None and recipe.data.sequence_length > shape.sliding_window:
         return 1 + (shape.full_attention_layers > 0)
     return int(recipe.data.document_mask)
+
+
+def second(recipe: Recipe, shape: ModelShape) -> Second | None:
+    """The model that an objective needs beside the trained one; reads a teacher's config.json. UserError: there is none."""
+    if recipe.train.objective == "distill" and recipe.train.distill is not None:
+        return Second(Dimensions.from_shape(teacher_shape(recipe, shape)))
+    if recipe.train.objective == "dpo":
+        return Second(Dimensions.from_shape(shape), apart=recipe.train.lora is None, beside=False)
+    return None
 
 
 def offload_kind(optimizer: str, parameters: str) -> str:

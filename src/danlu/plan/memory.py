@@ -16,6 +16,7 @@ from danlu.plan.parameters import (
     StateWidths,
     adapter_parameters,
     largest_shards,
+    second_bytes,
     states,
     trainable_parameters,
     trainable_shards,
@@ -147,6 +148,7 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
         weights = 0.0
+    weights += second_bytes(job)
     chunks = job.stages[rank]
     flying = in_flight(job, rank)
     passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))

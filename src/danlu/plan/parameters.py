@@ -73,6 +73,13 @@ def largest_shards(job: Job) -> tuple[float, ...]:
     return tuple(counts)
 
 
+def second_bytes(job: Job) -> float:
+    """Of the weights of a second model on one device: FP32, split over tensor ranks, and by ZeRO 3 over data ranks."""
+    if job.second is None or not job.second.apart:
+        return 0.0
+    return 4 * job.second.dimensions.parameters / job.tensor / (job.shards if job.zero_stage == 3 else 1)
+
+
 def trainable_parameters(job: Job) -> tuple[float, ...]:
     """Parameters per pipeline rank that are updated: all, or the adapters alone."""
     return weight_parameters(job) if job.lora is None else _adapters(job, 1)

@@ -38,10 +38,14 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("train", train, ["distill"], why)
     if train.objective != "dpo":
         found += _changed("train.dpo", train.dpo, ["beta", "label_smoothing"], why)
+    if train.precision == "fp32":
+        found += _changed("train", train, ["amp_level"], "train.precision is fp32")
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if (curate := data.curate) is not None:
         found += _curation(curate)
+    if recipe.parallel.processes == 1 and not recipe.parallel.auto:
+        found += _changed("parallel", recipe.parallel, ["api"], "there is one process, and nothing is split")
     if recipe.memory.recompute == "none":
         found += _changed("memory", recipe.memory, ["recompute_every"], "memory.recompute is none")
     offloads = {name: getattr(recipe.memory, name) for name in ("offload_optimizer", "offload_parameters")}

@@ -78,6 +78,10 @@ class TrainSection(Section):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
     )
+    amp_level: Literal["O1", "O2"] = Field(
+        "O1",
+        description="Of paddle in half precision: O1 casts FP32 weights for products; O2 has half weights beside FP32 masters.",
+    )
     dropout: float = Field(
         0.0,
         ge=0,
@@ -137,6 +141,11 @@ class ParallelSection(Section):
     zero_stage: Literal[0, 1, 2, 3] = Field(
         0,
         description="What data ranks split instead of keeping it whole: 1 optimizer states, 2 and gradients, 3 and parameters.",
+        json_schema_extra=RESUMABLE,
+    )
+    api: Literal["fleet", "auto_parallel"] = Field(
+        "fleet",
+        description="By which of paddle's ways tensors are split. Both compute the same; auto_parallel has no pipeline.",
         json_schema_extra=RESUMABLE,
     )
     schedule: Literal["1f1b", "interleaved", "zero-bubble"] = Field(

@@ -71,8 +71,8 @@ class Attention(nn.Layer):
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:
-            k_btgk = k_btgk.repeat_interleave(self.groups, axis=2)
-            v_btgk = v_btgk.repeat_interleave(self.groups, axis=2)
+            k_btgk = _for_each_query(k_btgk, self.groups)
+            v_btgk = _for_each_query(v_btgk, self.groups)
         out_bthk = F.scaled_dot_product_attention(q_bthk, k_btgk, v_btgk, mask, is_causal=mask is None and t > 1)
         return self.o_proj(out_bthk.reshape([b, t, -1]))
 
@@ -188,6 +188,7 @@ class CausalLM(nn.Layer):
         self.model = Decoder(shape, layers or range(shape.layers))
         self.vocabulary: VocabularyShard | None = None
         """Where tensor ranks split the output embedding."""
+        self.cross_entropy = linear_cross_entropy
         # Tied, the embedding (v, d) is used as it is; on its own, or apart from it, the head is a matrix (d, v) like the others.
         self.tied = shape.tied_embeddings and self.model.embed_tokens is not None
         last = self.model.norm is not None
@@ -219,7 +220,7 @@ class CausalLM(nn.Layer):
         if targets_bt is None:
             logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=self.tied)
             return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)
-        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, self.tied, self.vocabulary)
+        return self.cross_entropy(hidden_btd, weight, targets_bt, scale, self.tied, self.vocabulary)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Any:
@@ -229,6 +230,12 @@ def linear(inputs: int, outputs: int, bias: bool) -> Any:
 
 def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:
     return x_btd if dropout is None or keys_bt is None else dropout(x_btd, keys_bt, half)
+
+
+def _for_each_query(x_btgk: Tensor, groups: int) -> Tensor:
+    """Each key/value head as often as query heads share it (b, t, h, k); of operators that auto-parallel follows."""
+    b, t, _, k = x_btgk.shape
+    return x_btgk.unsqueeze(3).expand([-1, -1, -1, groups, -1]).reshape([b, t, -1, k])
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

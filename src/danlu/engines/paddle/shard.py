@@ -99,7 +99,7 @@ class Reducer:
 
     def _bring(self) -> None:
         """Average the gradients over the data ranks, where this one needs them."""
-        if self.layout.tensor > 1:
+        if self.layout.tensor > 1 and not self.layout.auto:  # which has summed them already
             self._sum_over_tensor_ranks()
         for split in self.splits:
             split.reduce_gradients(split._parameter_list, self.layout.hcg)

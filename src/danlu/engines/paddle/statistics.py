@@ -11,6 +11,7 @@ import paddle
 from paddle import Tensor, nn
 
 from danlu.engines.base import Observed, TensorSums
+from danlu.engines.paddle.auto_parallel import own
 from danlu.engines.paddle.decoder import Attention, CausalLM, rotate
 from danlu.engines.paddle.fully_sharded import gradient, held
 from danlu.engines.paddle.layout import Layout
@@ -94,7 +95,7 @@ class Observer:
     def activation(self, name: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
         """A forward hook: what a module gives out."""
         if self.forward:
-            self._add("activation", name, output.detach().astype("float32"))
+            self._add("activation", name, own(output.detach()).astype("float32"))
 
     @paddle.no_grad()
     def logit_maximum(self, layer: int, made: dict[str, Tensor], module: Attention, inputs: Any, _output: Tensor) -> None:
@@ -102,14 +103,17 @@ class Observer:
         queries, keys = made.pop("q"), made.pop("k")
         if not self.forward:
             return
-        _, (cos, sin), mask, _ = inputs
+        _, rotary, mask, _ = inputs
+        cos, sin = map(own, rotary)
         b, t = queries.shape[:2]
         q_bthk, k_bthk = (
             rotate(each.reshape([b, t, -1, module.head_dim]), cos, sin, module.interleaved) for each in (queries, keys)
         )
         k_bthk = k_bthk.repeat_interleave(module.groups, axis=2)
         name = f"model.layers.{layer}.self_attn"
-        self.logits[name] = max(self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask))
+        self.logits[name] = max(
+            self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask if mask is None else own(mask))
+        )
 
     def _add(self, kind: str, name: str, values: Tensor) -> None:
         """Count a float32 tensor in."""
@@ -160,7 +164,7 @@ def _attention_hooks(observer: Observer, layer: int, attention: Attention) -> li
     made: dict[str, Tensor] = {}
 
     def keep(which: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
-        made[which] = output.detach()
+        made[which] = own(output.detach())
 
     sources = (
         {"q": attention.q_norm, "k": attention.k_norm} if attention.qk_norm else {"q": attention.q_proj, "k": attention.k_proj}

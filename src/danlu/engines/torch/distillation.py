@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
@@ -28,6 +28,11 @@ class Distillation(Objective):
     def __init__(self, settings: DistillSection, teacher: CausalLM, device: torch.device) -> None:
         super().__init__(device)
         self.settings, self.teacher = settings, teacher
+
+    @property
+    def frozen(self) -> Iterable[Tensor]:
+        """The teacher's."""
+        return self.teacher.parameters()
 
     def criterion(self, tensors: Mapping[str, Tensor]) -> Criterion:
         """Runs the teacher."""

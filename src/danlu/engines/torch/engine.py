@@ -112,7 +112,7 @@ class TorchEngine:
     def held_bytes(self) -> dict[str, int]:
         """Of the tensors; what is in a mapped file counts too."""
         moments = [value for state in self.optimizer.adamw.state.values() for value in state.values()]
-        held = {"parameters": list(self.parameters.values()), "optimizer": moments}
+        held = {"parameters": [*self.parameters.values(), *self.objective.frozen], "optimizer": moments}
         return {kind: sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in held.items()}
 
     @cached_property

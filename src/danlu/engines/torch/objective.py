@@ -6,7 +6,7 @@ answers (``preference``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -25,6 +25,11 @@ class Objective:
     def __init__(self, device: torch.device) -> None:
         self.sums = torch.zeros(len(self.names), device=device)
         """Of the micro-batches since ``told``, on this data rank."""
+
+    @property
+    def frozen(self) -> Iterable[Tensor]:
+        """Weights of a second model."""
+        return ()
 
     def count(self, batch: Batch) -> Tensor:
         """How many things the loss of a batch is the mean over, on this data rank."""

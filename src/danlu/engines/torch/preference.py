@@ -5,7 +5,7 @@ A sample holds whole pairs as documents, the preferred answer of each in front; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -41,6 +41,11 @@ class Preference(Objective):
         """Within ``as_reference`` the reference computes as such, where it is also what is trained."""
         super().__init__(device)
         self.settings, self.reference, self.as_reference = settings, reference, as_reference
+
+    @property
+    def frozen(self) -> Iterable[Tensor]:
+        """The reference's, unless it is what is trained, too."""
+        return self.reference.parameters() if self.as_reference is nullcontext else ()
 
     def count(self, batch: Batch) -> Tensor:
         """Pairs."""
