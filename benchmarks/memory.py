@@ -110,9 +110,10 @@ def member(case: str, name: str, steps: int, folder: Path) -> None:
     torch.set_num_threads(1)
     settings = recipe(case, name)
     before = peak_resident_bytes()
-    engine = TorchEngine(settings, resolve_shape(settings, None), folder)
+    shape = resolve_shape(settings, None)
+    engine = TorchEngine(settings, shape, folder)
     engine.initialise()
-    batch = random_batch(settings)
+    batch = random_batch(settings, shape.vocab_size)
     engine.train_step(batch, 1e-4)
     found = engine.metered_step(batch, 1e-4)[1][engine.rank]
     seconds = []

@@ -83,9 +83,10 @@ def member(names: list[str], cpu_time: bool, folder: Path) -> None:
 
     for name in names:
         settings = recipe(name)
-        engine = TorchEngine(settings, resolve_shape(settings, None), folder)
+        shape = resolve_shape(settings, None)
+        engine = TorchEngine(settings, shape, folder)
         engine.initialise()
-        batch = random_batch(settings)
+        batch = random_batch(settings, shape.vocab_size)
         engine.train_step(batch, 1e-4)
         meter = engine.metered_step(batch, 1e-4)[1]
         fullest = max(meter, key=lambda each: each["peak"])

@@ -103,6 +103,8 @@ def test_verbs_come_in_the_order_of_their_use(danlu: Call) -> None:
         "import",
         "quantize",
         "serve",
+        "bench-serve",
+        "triton",
         "data",
         "watch",
         "report",

@@ -9,6 +9,7 @@ import pytest
 
 from danlu.demo.faults import FAULTS
 from danlu.demo.run import demo, recipe_of
+from danlu.engines.torch.mistakes import DAMAGED, MISTAKES
 from danlu.errors import UserError
 from danlu.watch import store
 
@@ -18,7 +19,7 @@ def test_the_fault_is_found_and_the_folder_is_made_anew(tmp_path: Path, monkeypa
         FAULTS,
         "short",
         FAULTS["labels-shifted-twice"].__class__(
-            "labels", ("train.steps=20", "train.evaluate_every=0"), FAULTS["labels-shifted-twice"].engine
+            "labels", ("train.steps=20", "train.evaluate_every=0"), FAULTS["labels-shifted-twice"].mistake
         ),
     )
     for _ in range(2):
@@ -33,6 +34,8 @@ def test_the_fault_is_found_and_the_folder_is_made_anew(tmp_path: Path, monkeypa
 def test_every_fault_has_a_recipe(tmp_path: Path) -> None:
     for name in FAULTS:
         assert recipe_of(name, tmp_path / "x.jsonl").name == f"demo-{name}"
+    assert {one.mistake for one in FAULTS.values()} - {None} == set(MISTAKES)
+    assert f"batches {DAMAGED.start + 1} to {DAMAGED.stop}" in FAULTS["damaged-shard"].says
 
 
 def test_what_is_no_demo_is_not_deleted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from danlu.data import tokenizer as danlu_tokenizer
 from danlu.engines.base import Sampling
 from danlu.errors import Interrupted, UserError
 from danlu.run_folder import RunFolder
+from danlu.train.continuation import text_pieces
 
 
 def silent(line: str) -> None:
@@ -40,7 +41,7 @@ def trained(trained_folder: tuple[RunFolder, str]) -> stages.Trained:
 def test_pieces_are_whole_characters(trained: stages.Trained, text: str) -> None:
     ids = trained.tokenizer.encode(text)
     assert len(ids) > len(text) / 2  # the vocabulary is small, so that characters are cut
-    pieces = list(stages.text_pieces(trained.tokenizer, [], ids))
+    pieces = list(text_pieces(trained.tokenizer, [], ids))
     assert "".join(pieces) == text
     assert all("�" not in piece for piece in pieces) or "�" in text
     assert all(pieces)
@@ -48,8 +49,8 @@ def test_pieces_are_whole_characters(trained: stages.Trained, text: str) -> None
 
 def test_the_end_of_a_cut_character_is_shown_when_nothing_follows(trained: stages.Trained) -> None:
     ids = trained.tokenizer.encode("🐉🦊")
-    assert "".join(stages.text_pieces(trained.tokenizer, [], ids[:-1])).startswith("🐉")
-    assert "".join(stages.text_pieces(trained.tokenizer, [], ids[:-1])).endswith("�")
+    assert "".join(text_pieces(trained.tokenizer, [], ids[:-1])).startswith("🐉")
+    assert "".join(text_pieces(trained.tokenizer, [], ids[:-1])).endswith("�")
 
 
 def test_text_before_is_neither_repeated_nor_completed_wrongly(trained: stages.Trained) -> None:
@@ -57,7 +58,7 @@ def test_text_before_is_neither_repeated_nor_completed_wrongly(trained: stages.T
     for cut in range(len(ids) + 1):
         before, whole = trained.tokenizer.decode(ids[:cut]), trained.tokenizer.decode(ids)
         if not before.endswith("�"):
-            assert before + "".join(stages.text_pieces(trained.tokenizer, ids[:cut], ids[cut:])) == whole
+            assert before + "".join(text_pieces(trained.tokenizer, ids[:cut], ids[cut:])) == whole
 
 
 def test_a_piece_comes_as_soon_as_its_token(trained: stages.Trained) -> None:
@@ -68,7 +69,7 @@ def test_a_piece_comes_as_soon_as_its_token(trained: stages.Trained) -> None:
             taken.append(number)
             yield number
 
-    first = next(stages.text_pieces(trained.tokenizer, [], tokens()))
+    first = next(text_pieces(trained.tokenizer, [], tokens()))
     assert "the".startswith(first.strip())
     assert len(taken) < len(trained.tokenizer.encode("the the the"))
 
@@ -83,7 +84,7 @@ def test_a_blank_between_prompt_and_continuation_stays(tmp_path: Path) -> None:
     made.save(str(tmp_path / "tokenizer.json"))
     loaded = danlu_tokenizer.load(tmp_path, begin="<s>", end="</s>")
     assert loaded.decode([3]) == "world"
-    assert list(stages.text_pieces(loaded, [2], [3, 4])) == [" world", "!"]
+    assert list(text_pieces(loaded, [2], [3, 4])) == [" world", "!"]
 
 
 # --- generation ----------------------------------------------------------------------------------------------------------------

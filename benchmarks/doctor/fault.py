@@ -25,6 +25,8 @@ class Base:
     overrides: tuple[str, ...] = ()
     documents: int = 3000
     resumed: bool = False
+    tuned: bool = False
+    """Answers of conversations are learned, from weights that have learned the text they are made of."""
     processes: int = 1
 
 
@@ -41,6 +43,8 @@ class Fault:
     visible: int | str = 1
     """First step at which it can be seen; CURVE: where the loss leaves that of the twin."""
     documents: int | None = None
+    grammar: int = 1
+    """Of the text that is trained on."""
 
 
 @dataclass
@@ -49,8 +53,6 @@ class Outcome:
 
     told: list[tuple[int, str, str, str]] = field(default_factory=list)
     """(step, rule, severity, verdict) as the run went on, of warning or above."""
-    final: list[str] = field(default_factory=list)
-    """Rules of the diagnosis after the run, of warning or above, the gravest first."""
     losses: list[float] = field(default_factory=list)
     ended: str = ""
     """Why the run stopped itself, if it did."""
@@ -74,6 +76,7 @@ BASES = {
         Base("epochs", ("train.steps=200",), documents=240),
         Base("resumed", (), resumed=True),
         Base("gentle", ("train.optimizer.learning_rate=1e-3", "train.optimizer.weight_decay=0")),
+        Base("tuned", ("train.optimizer.learning_rate=3e-4", "train.steps=100", "data.sequence_length=128"), tuned=True),
         Base("two ranks", ("parallel.data=2", "watch.replica_check_every=10", "train.steps=80"), processes=2),
     )
 }

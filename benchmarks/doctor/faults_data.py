@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.doctor.fault import BASES, PLAIN, RESUMED, Fault, Plant, rules
 from danlu.data import batches
 from danlu.data.batches import TrainingBatches
+from danlu.train import validation
 
 IGNORED = -100
 Change = Callable[[TrainingBatches, int, dict[str, Any]], None]
@@ -58,7 +59,7 @@ def _nearly_all_masked(_: TrainingBatches, step: int, batch: dict[str, Any]) -> 
     batch["targets"].reshape(-1, batch["targets"].shape[-1])[1:, :] = IGNORED
 
 
-def _end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
+def end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> None:
     following = np.roll(batch["inputs"], -1, axis=-1)
     following[..., -1] = -1
     end = END[0]
@@ -66,6 +67,13 @@ def _end_masked(source: TrainingBatches, step: int, batch: dict[str, Any]) -> No
     batch["targets"][..., -1][batch["targets"][..., -1] == end] = IGNORED
 
 
+def _validates_on_training_data() -> AbstractContextManager[Any]:
+    honest = validation.evaluation_batches
+    return patch.object(validation, "evaluation_batches", lambda _stream, **named: honest(TRAIN[0], **named))
+
+
+TRAIN: list[Any] = [None]
+"""The training data of the run; the harness sets it."""
 END = [0]
 """The end-of-document token of the runs' tokenizer; the harness sets it."""
 
@@ -145,7 +153,7 @@ FAULTS = (
         visible=61,
     ),
     Fault("nearly all masked", "one token of a batch has a target", rules("unsupervised"), PLAIN, changed(_nearly_all_masked)),
-    Fault("end masked", "the end-of-document token is taken for padding", rules("end_unsupervised"), PLAIN, changed(_end_masked)),
+    Fault("end masked", "the end-of-document token is taken for padding", rules("end_unsupervised"), PLAIN, changed(end_masked)),
     Fault("noise in a shard", "batches 81 to 110 are random tokens", rules("odd_batches"), PLAIN, changed(_noise), visible=81),
     Fault(
         "one token in a shard", "batches 81 to 110 are one token", rules("odd_batches"), PLAIN, changed(_one_token), visible=81
@@ -160,7 +168,16 @@ FAULTS = (
     ),
     Fault("batches twice", "each batch comes twice in a row", rules("repeated_samples"), PLAIN, _each_batch_twice, visible=2),
     Fault("few samples", "a hundredth of the samples is drawn from", rules("repeated_samples"), PLAIN, ordered(_few_samples)),
-    Fault("not shuffled", "samples in the order of the text", rules("unshuffled"), PLAIN, ordered(_unshuffled)),
+    Fault(
+        "validation on training data",
+        "the wrong file is opened",
+        rules("held_out_batches"),
+        PLAIN,
+        _validates_on_training_data,
+    ),
+    Fault(
+        "not shuffled", "samples in the order of the text", rules("unshuffled", "order_of_samples"), PLAIN, ordered(_unshuffled)
+    ),
     Fault(
         "same order every epoch",
         "the permutation of the first epoch again",

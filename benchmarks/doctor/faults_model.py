@@ -29,12 +29,37 @@ def on_start(change: Callable[[TorchEngine], None]) -> Plant:
     return lambda: patch.object(TorchEngine, "initialise", wrong)
 
 
-def _not_divided() -> AbstractContextManager[Any]:
-    """Each micro-batch is the mean of its own, and they are added."""
+def _weighed(weight: Callable[[int, int], float]) -> Plant:
+    """The summed loss of each micro-batch is weighed by its supervised tokens and by the number of micro-batches."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        honest, backward = TorchEngine._loss, TorchEngine._backward
+        micro_batches = [1]
+
+        def counting(self: TorchEngine, batch: Any) -> tuple[float, int]:
+            micro_batches[0] = len(batch["inputs"])
+            return backward(self, batch)
+
+        def wrong(self: TorchEngine, batch: Any, scale: float, *rest: Any) -> Tensor:
+            if torch.is_grad_enabled():
+                scale = self.optimizer.loss_scale * weight(int((batch["targets"] != -100).sum()), micro_batches[0])
+            return honest(self, batch, scale, *rest)
+
+        with patch.object(TorchEngine, "_backward", counting), patch.object(TorchEngine, "_loss", wrong):
+            yield
+
+    return planted
+
+
+def _zeroed_between() -> AbstractContextManager[Any]:
+    """Gradients are zeroed ahead of each micro-batch, so that the last one's are left."""
     honest = TorchEngine._loss
 
-    def wrong(self: TorchEngine, batch: Any, scale: float) -> Tensor:
-        return honest(self, batch, scale * (self.recipe.accumulation if torch.is_grad_enabled() else 1))
+    def wrong(self: TorchEngine, batch: Any, scale: float, *rest: Any) -> Tensor:
+        if torch.is_grad_enabled():
+            self.optimizer.adamw.zero_grad(set_to_none=True)
+        return honest(self, batch, scale, *rest)
 
     return patch.object(TorchEngine, "_loss", wrong)
 
@@ -69,7 +94,7 @@ def _looks_ahead() -> AbstractContextManager[Any]:
     honest = functional.scaled_dot_product_attention
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, is_causal: bool = False) -> Tensor:
-        mask = None if attn_mask is None else attn_mask | attn_mask.transpose(-1, -2)
+        mask = None if attn_mask is None else attn_mask.maximum(attn_mask.transpose(-1, -2))  # 0 or -inf
         return honest(q, k, v, attn_mask=mask)
 
     return patch.object(decoder.F, "scaled_dot_product_attention", wrong)
@@ -81,7 +106,7 @@ def _looks_ahead_in_training() -> AbstractContextManager[Any]:
     def wrong(q: Tensor, k: Tensor, v: Tensor, attn_mask: Any = None, is_causal: bool = False) -> Tensor:
         if not torch.is_grad_enabled():
             return honest(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
-        mask = None if attn_mask is None else attn_mask | attn_mask.transpose(-1, -2)
+        mask = None if attn_mask is None else attn_mask.maximum(attn_mask.transpose(-1, -2))  # 0 or -inf
         return honest(q, k, v, attn_mask=mask)
 
     return patch.object(decoder.F, "scaled_dot_product_attention", wrong)
@@ -186,9 +211,23 @@ FAULTS = (
     Fault(
         "accumulation not divided",
         "the losses of 4 micro-batches are added",
-        rules("first_loss", "loss_mismatch"),
+        rules("accumulation_mismatch", "first_loss"),
         BASES["accumulated"],
-        _not_divided,
+        _weighed(lambda supervised, _micro_batches: 1 / supervised),
+    ),
+    Fault(
+        "micro-batches count alike",
+        "a mean of their means, whatever their number of targets",
+        rules("accumulation_mismatch"),
+        BASES["accumulated"],
+        _weighed(lambda supervised, micro_batches: 1 / supervised / micro_batches),
+    ),
+    Fault(
+        "zeroed between micro-batches",
+        "the gradients of the last micro-batch are left",
+        rules("accumulation_mismatch"),
+        BASES["accumulated"],
+        _zeroed_between,
     ),
     Fault(
         "loss reported twice over",

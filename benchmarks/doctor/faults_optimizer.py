@@ -122,8 +122,9 @@ def _loses_moments() -> AbstractContextManager[Any]:
 
 
 RATE = "train.optimizer.learning_rate"
-HOT = rules("learning_rate_too_high", "warmup_too_short")
-SETTINGS = rules("optimizer_settings")
+HOT = rules("learning_rate_too_high", "usual_rates", "warmup_too_short")
+COLD = rules("learning_rate_too_low", "usual_rates")
+SETTINGS = rules("optimizer_settings", "weight_decay")
 SCHEDULE = rules("learning_rate_schedule")
 AFTER = RESUMED + 1
 FAULTS = (
@@ -146,8 +147,8 @@ FAULTS = (
         visible=CURVE,
     ),
     Fault("gradient ascent", "the sign of the gradients is wrong", rules("wrong_direction"), PLAIN, _ascends),
-    Fault("learning rate 1e-6", "3,000 times too low", rules("learning_rate_too_low"), PLAIN, overrides=(f"{RATE}=1e-6",)),
-    Fault("learning rate 1e-8", "300,000 times too low", rules("learning_rate_too_low"), PLAIN, overrides=(f"{RATE}=1e-8",)),
+    Fault("learning rate 1e-6", "3,000 times too low", COLD, PLAIN, overrides=(f"{RATE}=1e-6",)),
+    Fault("learning rate 1e-8", "300,000 times too low", COLD, PLAIN, overrides=(f"{RATE}=1e-8",)),
     Fault("betas of the framework", "0.9 and 0.999", SETTINGS, PLAIN, _set(_groups(betas=(0.9, 0.999)))),
     Fault("epsilon 1e-2", "a thousandth of the moments is left", SETTINGS, PLAIN, _set(_groups(eps=1e-2))),
     Fault("no weight decay", "the setting does not reach the optimizer", SETTINGS, PLAIN, _set(_groups(weight_decay=0.0))),

@@ -93,7 +93,14 @@ TWO = BASES["two ranks"]
 FAULTS = (
     Fault("memory leak", "four megabytes a step", rules("memory_creep"), PLAIN, _leaks, visible=1),
     Fault("slow loader", "a batch takes three times as long as a step", rules("data_bound"), PLAIN, _slow, visible=20),
-    Fault("too little data", "12 documents, seen a hundred times", rules("overfitting"), PLAIN, documents=12, visible=CURVE),
+    Fault(
+        "too little data",
+        "12 documents, seen a hundred times",
+        rules("overfitting", "repeated_epochs"),
+        PLAIN,
+        documents=12,
+        visible=CURVE,
+    ),
     Fault("gradients not reduced", "between two data ranks", rules("replicas"), TWO, _not_reduced),
     Fault("same slice on both ranks", "the sampler does not know the rank", rules("shared_batches"), TWO, _same_slice),
     Fault("another rate on one rank", "1 % higher", rules("replicas"), TWO, _another_rate),

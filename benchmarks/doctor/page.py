@@ -18,9 +18,10 @@ The model is tiny and trains for up to 200 steps on one thread of a CPU. Its *tw
 switch. `make doctor-bench` runs them all with three seeds each; [the doctor](doctor.md) looks every 10 steps here and costs what
 it costs.
 
-What counts is what the doctor says inside the loop, of severity warning or above. **Named**: the very first finding names the
-cause. **Noticed**: there is any. **Delay**: steps from the first at which it could be seen (from the start on; where the fault
-sets in; or, for a rate that is too high, where the loss leaves the twin's) to the first finding, in the median.
+What counts is what `danlu train` says of itself: audits ahead of the first step, and findings inside the loop, of severity
+warning or above. **Named**: the very first one names the cause. **Noticed**: there is any. **Delay**: steps from the first at
+which it could be seen (from the start on; where the fault sets in; or, for a rate that is too high, where the loss leaves the
+twin's) to the first one, in the median. A run with a fault ends with its first finding in the loop; a twin trains to its end.
 
 The rules were written, and thresholds and twins mended, with these runs in sight: the table says what the doctor does with faults
 of these kinds, not how it fares with unseen ones. `make doctor-score` judges [logs that nobody here wrote](doctor.md).

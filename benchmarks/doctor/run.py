@@ -1,9 +1,10 @@
 """The doctor on faults that are injected into the real trainer: does it name the cause, how soon, and is it silent on the twins?
 
 Every fault is one switch; its twin is the same recipe and seed without it. A run trains a tiny model for some seconds on one
-thread. What is judged is what the doctor said inside the loop, in the order in which it said it, of warning or above. Results
-are kept as they come, so that a benchmark that was stopped goes on; after a change of the code it begins anew. --pooled takes
-results of other code too, and the figures and the page then say so.
+thread. What is judged is the first that the doctor said, ahead of the first step or inside the loop, of warning or above; in
+the loop a run with a fault ends there, while a twin trains all its steps. Results are kept as they come, so that a benchmark
+that was stopped goes on; after a change of the code that a run depends on it begins anew. --pooled takes results of other code
+too, and the figures and the page then say so.
 
     faults               runs with a fault (faults x seeds)
     named                share of them whose first finding names the cause
@@ -25,10 +26,8 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,10 @@ Key = tuple[str, int]
 
 def faults() -> dict[str, Fault]:
     """All of them, by id."""
-    from benchmarks.doctor import faults_data, faults_model, faults_optimizer, faults_system
+    from benchmarks.doctor import faults_data, faults_model, faults_optimizer, faults_system, faults_tuning
 
-    every = (*faults_data.FAULTS, *faults_model.FAULTS, *faults_optimizer.FAULTS, *faults_system.FAULTS)
-    return {fault.id: fault for fault in every}
+    kinds = (faults_data, faults_model, faults_optimizer, faults_system, faults_tuning)
+    return {fault.id: fault for kind in kinds for fault in kind.FAULTS}
 
 
 def twin(base: Base) -> str:
@@ -151,27 +150,10 @@ def show(rows: list[dict[str, Any]], twins: list[Twin], figures: dict[str, Any])
     print(json.dumps(figures, indent=2))
 
 
-def work(folder: Path, keys: list[Key], environment: dict[str, str], timeout: float) -> None:
-    """Run them one after the other in a process of its own."""
-    command = [sys.executable, str(HERE.with_name("worker.py")), str(folder), json.dumps(keys)]
-    subprocess.run(command, env=os.environ | environment, check=False, timeout=timeout)
-
-
-def together(folder: Path, key: Key, processes: int, port: int) -> None:
-    """One run of several ranks."""
-    ranks = []
-    for rank in range(processes):
-        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(HERE.with_name("worker.py")), str(folder), json.dumps([key])]
-        ranks.append(subprocess.Popen(command, env=os.environ | place | meet))
-    deadline = time.monotonic() + 300
-    for process in ranks:
-        try:
-            process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def work(folder: Path, keys: list[Key], parallel: int) -> None:
+    """Run them, so many processes at a time."""
+    command = [sys.executable, str(HERE.with_name("worker.py")), str(folder), json.dumps(keys), str(parallel)]
+    subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
 
 
 def main() -> None:
@@ -197,12 +179,8 @@ def main() -> None:
         for name in bases
         if not options.judge_only and (options.only is None or options.only in name) and (name, seed) not in results.found
     ]
-    alone = [key for key in wanted if bases[key[0]].processes == 1]
-    parts = [part for at in range(options.parallel) if (part := alone[at :: options.parallel])]
-    with ThreadPoolExecutor(options.parallel) as pool:
-        list(pool.map(lambda part: work(options.folder, part, {"OMP_NUM_THREADS": "1"}, 3600.0), parts))
-    for number, key in enumerate(key for key in wanted if bases[key[0]].processes > 1):
-        together(options.folder, key, bases[key[0]].processes, 29650 + number % 300)
+    if wanted:
+        work(options.folder, wanted, options.parallel)
     rows, twins, figures = gathered(results.reloaded(), every, options.seeds)
     show(rows, twins, figures)
     if options.page:

@@ -119,7 +119,7 @@ def _machines(recipe: Recipe) -> list[Machine]:
         room = float(facts["memory_available_bytes"])
         whole = whole.model_copy(update={"memory": room, "host_memory": room})
         return [Machine(whole.of(number), number) for number in numbers]
-    if recipe.train.device != "cpu" and (found := engines.gpus()) is not None:
+    if recipe.train.device != "cpu" and (found := engines.gpus(recipe.train.engine)) is not None:
         return _gpus(found)
     return [Machine(_share(facts, number), number) for number in numbers]
 

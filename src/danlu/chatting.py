@@ -10,7 +10,8 @@ from danlu.data.chat.template import Template
 from danlu.engines.base import Sampling
 from danlu.errors import UserError
 from danlu.recipe.watch_sections import GenerateSection
-from danlu.stages import Trained, text_pieces
+from danlu.stages import Trained
+from danlu.train.continuation import text_pieces
 
 
 class Conversation:

@@ -44,7 +44,7 @@ def device() -> str:
     """cuda where there is a GPU, else cpu. UserError: there is nothing to measure with."""
     if importlib.util.find_spec("torch") is None:
         raise UserError("danlu hardware measure needs PyTorch, which is not installed: pip install danlu[torch]")
-    return "cpu" if engines.gpus() is None else "cuda"
+    return "cpu" if engines.gpus("torch") is None else "cuda"
 
 
 def write(content: dict[str, Any], path: Path) -> None:
@@ -115,7 +115,7 @@ def _cpu(facts: dict[str, Any], shares: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _found() -> Gpus:
     """UserError: a GPU was asked for, and there is none."""
-    if (found := engines.gpus()) is None:
+    if (found := engines.gpus("torch")) is None:
         raise UserError("--device cuda was asked for, but PyTorch sees no GPU here; give cpu")
     return found
 

@@ -13,11 +13,11 @@ from danlu.data.prepared import Prepared, is_prepared
 from danlu.export import export
 from danlu.plural import many
 from danlu.recipe import Recipe
+from danlu.reporting import write_report
 from danlu.run_folder import RunFolder
 from danlu.train.checkpoint import Checkpoint
 from danlu.watch.console import header
 from danlu.watch.format import count, duration
-from danlu.watch.report import write_report
 
 PURPOSE = {
     "prepare": "turn the text into tokens",
@@ -103,10 +103,7 @@ class _Pipeline:
         kept = stages.kept_evaluation(self.folder, self.newest)
         result = kept or stages.evaluate(self.trained)
         text = f"{result['tokens']:,} tokens of {many(result['documents'], 'document')}"
-        self.say(
-            f"validation: loss {result['loss']:.4f}, perplexity {result['perplexity']:.2f}, "
-            f"{result['bits_per_byte']:.4f} bits per byte, over {text}"
-        )
+        self.say(f"validation: {stages.told(result)}, over {text}")
         if kept is None:
             stages.keep_evaluation(self.folder, result)
         return kept is not None

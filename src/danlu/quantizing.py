@@ -36,7 +36,6 @@ def quantize(
     UserError: it is quantized already, cannot be opened, its weights are damaged, the text is too short, or see `export.check`.
     """
     from danlu.serve.load import load
-    from danlu.serve.weights import load_weights
 
     export.check(to, replace)
     opened = serving.open_model(path, report)
@@ -44,14 +43,9 @@ def quantize(
         raise UserError(f"{path} has 8-bit weights already; give the model that it was made from")
     scheme: stored.Scheme = "w8" if weights_only else "w8a8"
     text = _text(opened, path, file, field, tokens, report)
-    made = int8.quantize({name: tensor.numpy() for name, tensor in load_weights(opened.shape, opened.weights).items()})
-    source = RunFolder.open(path).data if (path / RECIPE).is_file() else path
+    made = int8.quantize(_plain(opened))
     with export.written(to, replace) as partial:
-        stored.write(made.arrays, partial)
-        write_json(partial / "config.json", {**opened.config, stored.SECTION: stored.section(scheme)})
-        for name in COPIED:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, partial / name)
+        write(opened, path, partial, made.arrays, scheme)
     size = sum(file.stat().st_size for file in weights_files(to))
     plain = sum(4 * int(np.prod(each)) for each in tensor_shapes(opened.shape).values())
     result: dict[str, Any] = {"bytes": size, "size_ratio": size / plain, "tokens": 0 if text is None else len(text)}
@@ -64,6 +58,31 @@ def quantize(
     result |= {"perplexity_before": before, "perplexity_after": after, "perplexity_increase": increase, "executor": executor}
     worst = sorted(made.errors.items(), key=lambda it: -it[1])[:WORST]
     return {**result, "worst": dict(worst)}
+
+
+def arrays(opened: serving.Opened, scheme: stored.Scheme) -> stored.Arrays:
+    """The weights of a model as this scheme stores them: its own, or 8 bits of plain ones. UserError: they are damaged."""
+    if opened.scheme != "plain":
+        assert scheme == opened.scheme
+        return stored.read(opened.shape, opened.weights)
+    return _plain(opened) if scheme == "plain" else int8.quantize(_plain(opened)).arrays
+
+
+def write(opened: serving.Opened, path: Path, folder: Path, weights: stored.Arrays, scheme: stored.Scheme) -> None:
+    """The model at ``path`` into an empty folder in the Hugging Face layout, with these weights."""
+    source = RunFolder.open(path).data if (path / RECIPE).is_file() else path
+    stored.write(weights, folder)
+    section = {} if scheme == "plain" else {stored.SECTION: stored.section(scheme)}
+    write_json(folder / "config.json", {**opened.config, **section})
+    for name in COPIED:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def _plain(opened: serving.Opened) -> stored.Arrays:
+    from danlu.serve.weights import load_weights
+
+    return {name: tensor.numpy() for name, tensor in load_weights(opened.shape, opened.weights).items()}
 
 
 def _text(

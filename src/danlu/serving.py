@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,12 @@ from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.model.families import from_hugging_face, to_hugging_face
 from danlu.model.shape import ModelShape
+from danlu.recipe.watch_sections import GenerateSection
 from danlu.run_folder import RECIPE, RunFolder
+from danlu.serve.engine import Engine
+from danlu.serve.executor import Executor
 from danlu.serve.model import Model
+from danlu.serve.sampling import Sampling
 
 Report = Callable[[str], None]
 
@@ -57,6 +61,18 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
     plain, scheme = without_section(config)
     model = _model(name or path.resolve().name, tokenizer, {**plain, **generation}, path)
     return Opened(model, from_hugging_face(plain), path, plain, scheme)
+
+
+def generate(opened: Opened, executor: Executor, prompt: str, settings: GenerateSection, number: int = 0) -> Iterator[str]:
+    """The continuation of a prompt, piece by piece, as `stages.generate` gives a run's. UserError: no text, or too long."""
+    seed = (settings.seed + number) % 2**63
+    sampling = Sampling(settings.max_tokens, settings.temperature, settings.top_k, settings.top_p, seed=seed)
+    engine = Engine(executor)
+    engine.add(opened.model.sequence(opened.model.prompt(prompt), sampling))
+    while engine.busy:
+        for _, output in engine.step():
+            if output.text:
+                yield output.text
 
 
 def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path) -> Model:

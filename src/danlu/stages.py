@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from danlu.data.prepared import Prepared
 from danlu.data.stream import TokenStream
 from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
-from danlu.engines.base import Engine, Sampling
+from danlu.engines.base import Engine
 from danlu.environment import Nodes, place
 from danlu.errors import UserError
 from danlu.files import locked, sha256
@@ -32,20 +32,18 @@ from danlu.recipe import Recipe, for_inference, resolve_shape
 from danlu.recipe.explain import from_validation
 from danlu.recipe.fields import dotted
 from danlu.recipe.watch_sections import GenerateSection
+from danlu.reporting import write_report
 from danlu.run_folder import BUSY, RunFolder
 from danlu.train import checkpoint
 from danlu.train.checkpoint import Checkpoint
+from danlu.train.continuation import continuation
 from danlu.train.loop import train as train_loop
 from danlu.train.room import check_room
 from danlu.watch import probes
-from danlu.watch.report import write_report
 
 EVALUATION_TOKENS = 8192
 """Tokens of a batch outside training, where no gradient needs memory."""
 SHAPE = "shape.json"
-CONTEXT = 8
-"""Tokens before a new one that are decoded with it: enough to hold a whole character, and the blank that some tokenizers take
-off the beginning of a text."""
 
 LIBRARIES = ("numpy", "tokenizers", "pyarrow", "safetensors")
 """Beside the engine's own: what a run's figures, tokens and files come from."""
@@ -219,7 +217,18 @@ def evaluate(trained: Trained) -> dict[str, Any]:
     """Loss, perplexity and bits per byte on the whole validation split; nothing is written."""
     if not trained.prepared.validation.tokens:
         raise UserError("data.validation_fraction is 0, so that nothing is held out; give a text with --file")
-    return {"source": "validation", **_measure(trained, trained.prepared.validation)}
+    measure = _measure if trained.recipe.train.of_tokens else _preferences
+    return {"source": "validation", **measure(trained, trained.prepared.validation)}
+
+
+def told(result: dict[str, Any]) -> str:
+    """An evaluation on one line."""
+    if "pairs" in result:
+        return f"loss {result['loss']:.4f} a pair, margin {result['margin']:.4f}, accuracy {result['accuracy']:.1%}"
+    return (
+        f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
+        f"{result['bits_per_byte']:.4f} bits per byte"
+    )
 
 
 def keep_evaluation(run: RunFolder, result: dict[str, Any]) -> None:
@@ -234,16 +243,32 @@ def evaluate_file(trained: Trained, file: Path, text_field: str, report: Report)
         return {"source": str(file), **_measure(trained, stream)}
 
 
-def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+def _batches(trained: Trained, stream: TokenStream) -> Iterator[dict[str, Any]]:
     length = trained.recipe.data.sequence_length
     layout = trained.recipe.parallel.processes > 1
-    nats, tokens = 0.0, 0
-    for batch in evaluation_batches(
+    return evaluation_batches(
         stream,
         sequence_length=length,
         batch=trained.recipe.train.global_batch if layout else max(1, EVALUATION_TOKENS // length),
         document_mask=trained.recipe.data.document_mask,
-    ):
+    )
+
+
+def _preferences(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+    total, pairs = 0.0, 0
+    sums: dict[str, float] = {}
+    for batch in _batches(trained, stream):
+        loss, count, measured = trained.engine.judge(batch)
+        total, pairs = total + loss, pairs + count
+        sums = {name: sums.get(name, 0.0) + value for name, value in measured.items()}
+    means = {name: value / pairs for name, value in sums.items()}
+    counts = {"pairs": pairs, "tokens": stream.tokens, "bytes": stream.text_bytes, "documents": stream.documents}
+    return {"step": trained.step, "checkpoint": trained.identity, "loss": total / pairs, **means, **counts}
+
+
+def _measure(trained: Trained, stream: TokenStream) -> dict[str, Any]:
+    nats, tokens = 0.0, 0
+    for batch in _batches(trained, stream):
         part, supervised = trained.engine.evaluate(batch)
         nats, tokens = nats + part, tokens + supervised
     if not tokens:
@@ -271,42 +296,8 @@ def sampling_settings(recipe: Recipe, given: Mapping[str, Any]) -> GenerateSecti
 
 
 def generate(trained: Trained, prompt: str, settings: GenerateSection, number: int = 0) -> Iterator[str]:
-    """The continuation of a prompt, piece by piece; no piece ends inside a character.
-
-    ``number`` tells apart the prompts of one call, so that each is drawn with a seed of its own.
-    UserError, before the first piece: the prompt is no text, or too long.
-    """
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"the prompt is not UTF-8 (at character {error.start}); give it as UTF-8") from None
-    tokenizer = trained.tokenizer
-    ids = tokenizer.encode(prompt)
-    begin = [] if tokenizer.begin_id is None else [tokenizer.begin_id]
-    # Without a token that begins a document, the one that ends the document before stands in for it, as GPT-2 has it.
-    start = begin + ids or [tokenizer.end_id]
-    top_k = min(settings.top_k, trained.shape.vocab_size)
-    seed = (settings.seed + number) % 2**63
-    sampling = Sampling(settings.max_tokens, settings.temperature, top_k, settings.top_p, seed)
-    return text_pieces(tokenizer, ids, trained.engine.generate(start, sampling, tokenizer.end_id))
-
-
-def text_pieces(tokenizer: Tokenizer, before: list[int], new: Iterable[int]) -> Iterator[str]:
-    """The text that new tokens add behind those before, as soon as its last character is whole."""
-    window = before[-CONTEXT:]
-    shown = tokenizer.decode(window, skip_special_tokens=True)
-    text = shown
-    for token in new:
-        window.append(token)
-        text = tokenizer.decode(window, skip_special_tokens=True)
-        if text.endswith("\ufffd"):  # half a character: the rest comes with the next token
-            continue
-        if len(text) > len(shown):
-            yield text[len(shown) :]
-        window = window[-CONTEXT:]
-        shown = text = tokenizer.decode(window, skip_special_tokens=True)
-    if len(text) > len(shown):
-        yield text[len(shown) :]
+    """See `danlu.train.continuation`."""
+    return continuation(trained.engine, trained.tokenizer, trained.shape, prompt, settings, number)
 
 
 def samples(trained: Trained, run: RunFolder) -> list[dict[str, Any]]:
@@ -326,7 +317,7 @@ def samples(trained: Trained, run: RunFolder) -> list[dict[str, Any]]:
 
 
 def _drawn(identity: str, step: int, settings: GenerateSection) -> dict[str, Any]:
-    return {"step": step, "checkpoint": identity, **settings.model_dump(exclude={"prompts"})}
+    return {"step": step, "checkpoint": identity, **settings.model_dump(exclude={"prompts", "every"})}
 
 
 def kept_evaluation(run: RunFolder, found: Checkpoint) -> dict[str, Any] | None:

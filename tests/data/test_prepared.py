@@ -93,7 +93,7 @@ def test_the_index_is_plain_json(prepared: Prepared) -> None:
     assert index == prepared.index
     assert {
         "format",
-        "objective",
+        "samples",
         "dtype",
         "tokenizer",
         "splits",

@@ -20,6 +20,8 @@ from danlu.data.prepare import prepare
 from danlu.data.split import place
 from danlu.doctor.audit import sample
 from danlu.doctor.audit.audit import all_audits, audited
+from danlu.doctor.audit.checks import chat_template, ends_of_documents
+from danlu.doctor.audit.checks.usual_rates import bounds
 from danlu.doctor.audit.copies import copies
 from danlu.doctor.audit.material import Material
 from danlu.doctor.audit.sample import of_sources, of_stream
@@ -27,10 +29,11 @@ from danlu.doctor.finding import Severity
 from danlu.errors import UserError
 from danlu.model.counts import parameter_count
 from danlu.model.presets import PRESETS
-from danlu.recipe import parse
+from danlu.recipe import Recipe, parse
 from danlu.run_folder import RunFolder
 from danlu.watch import probes
 
+OF_TUNING = {"chat_template"}
 SHAPE = {"layers": 4, "hidden_size": 256, "ffn_size": 688, "heads": 4, "max_sequence_length": 512}
 ENGLISH = [
     "the",
@@ -146,8 +149,8 @@ def named(made: Material) -> set[str]:
 def test_a_healthy_recipe_is_judged_by_every_audit_and_nothing_is_said(healthy: Material) -> None:
     found = audited(healthy)
     assert not found.findings
-    assert not found.unjudged
-    assert len(found.silent) == len(all_audits())
+    assert set(found.unjudged) == OF_TUNING
+    assert len(found.silent) == len(all_audits()) - len(OF_TUNING)
 
 
 def test_copies_that_straddle_the_split_are_named(make: Make, english: list[str]) -> None:
@@ -373,4 +376,69 @@ def test_a_mistake_in_one_audit_ends_no_other(healthy: Material) -> None:
     )
     assert "planted" in found.unjudged["broken"]
     assert found.unjudged["lacking"] == "the package eldc is not installed"
-    assert len(found.silent) == len(all_audits())
+    assert len(found.silent) == len(all_audits()) - len(OF_TUNING)
+
+
+def tuned(*overrides: str) -> Recipe:
+    tree = {"name": "tuned", "model": {"hugging_face": "weights"}, "data": {"sources": [{"path": "x"}]}}
+    return parse(tree, ("train.objective=sft", "data.tokenizer.path=weights", *overrides))
+
+
+@pytest.mark.parametrize(
+    ("rate", "overrides", "parameters", "told"),
+    [
+        (5e-5, (), 1.35e8, False),
+        (6e-4, (), 1.35e8, True),  # of its pre-training
+        (3e-4, (), 7e9, True),
+        (3e-4, ("train.lora={}",), 7e9, False),
+        (3e-4, ("train.objective=pretrain",), 7e9, False),
+        (1e-9, (), 1.35e8, True),
+        (5e-4, (), 1e6, False),
+    ],
+)
+def test_the_rate_of_a_pre_training_is_too_much_for_a_tuning(
+    rate: float, overrides: tuple[str, ...], parameters: float, told: bool
+) -> None:
+    low, usual, high = bounds(tuned(*overrides), parameters)
+    assert (not low <= rate <= high) == told and low < usual < high
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_the_end_of_an_answer_is_followed_by_what_the_template_puts_there(tmp_path: Path, wrong: bool) -> None:
+    write = "{% for m in messages %}{{ m.role + ':' + m.content + eos_token + '\n' }}{% endfor %}"
+    write += "{% if add_generation_prompt %}assistant:{% endif %}"
+    data = tokenizer.train(["heat the furnace with coal, user: assistant: 0123456789"] * 9, 300)
+    tokenizer.save(tmp_path, data, None, tokenizer.END, {"chat_template": write})
+    turns = [[{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"heat {n}"}] for n in range(60)]
+    source = tmp_path / "talk.jsonl"
+    source.write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
+    shape = "model={layers: 2, hidden_size: 32, ffn_size: 64, heads: 2}"
+    recipe = tuned(
+        shape, f"data.sources=[{{path: '{source}'}}]", f"data.tokenizer.path={tmp_path}", "data.validation_fraction=0.2"
+    )
+    prepared = prepare(recipe, tmp_path / "data", lambda line: None)
+    if wrong:
+        prepared = replace(prepared, index={**prepared.index, "tokenizer": {**prepared.index["tokenizer"], "end_id": 299}})
+    found = audited(Material(recipe, tmp_path, prepared=prepared), [ends_of_documents.AUDIT])
+    assert not found.unjudged and bool(found.findings) == wrong
+
+
+OURS = "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
+
+
+@pytest.mark.parametrize(("place", "named", "told"), [("weights", "", False), ("weights", "chatml", True), ("other", "", True)])
+def test_a_template_that_the_weights_do_not_know(tmp_path: Path, place: str, named: str, told: bool) -> None:
+    data = tokenizer.train(["a furnace"] * 9, 300)
+    for folder in ("weights", "other"):
+        (tmp_path / folder).mkdir()
+    tokenizer.save(tmp_path / "weights", data, None, tokenizer.END, {"chat_template": OURS})
+    tokenizer.save(tmp_path / "other", data, None, tokenizer.END, {"chat_template": OURS.replace("<", "[")})
+    overrides = [f"model.hugging_face={tmp_path / 'weights'}", f"data.tokenizer.path={tmp_path / place}"]
+    recipe = tuned(*overrides, *([f"data.chat.template={named}"] if named else []))
+    found = audited(Material(recipe, tmp_path), [chat_template.AUDIT])
+    assert not found.unjudged and bool(found.findings) == told
+    for finding in found.findings:
+        mended = parse(
+            recipe.model_dump(exclude_unset=True), [f"{key}={json.dumps(value)}" for key, value in finding.patch.items()]
+        )
+        assert not audited(Material(mended, tmp_path), [chat_template.AUDIT]).findings

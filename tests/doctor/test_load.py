@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as arrow
@@ -11,7 +13,7 @@ import pytest
 
 from danlu import recipe as recipes
 from danlu.doctor.evidence import EVALUATED, GRADIENT, LOSS, RATE, VALIDATION
-from danlu.doctor.load import load, read_facts
+from danlu.doctor.load import check_given, load, read_facts
 from danlu.doctor.series import series
 from danlu.errors import UserError
 from danlu.run_folder import RunFolder
@@ -119,6 +121,30 @@ def test_a_table_of_other_columns(tmp_path: Path) -> None:
         load(long_table(tmp_path / "a.parquet", step=[1], loss=[2.0]))
     with pytest.raises(UserError, match="step must hold integers"):
         load(long_table(tmp_path / "b.parquet", step=["one"], metric=["loss"], value=[2.0]))
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"learning_rate": "abc"}, r"setting learning_rate=abc: is no number; write it like learning_rate=3e-4"),
+        ({"lr": math.inf}, r"setting lr=inf: is no number"),
+        ({"learning_rat": 1.0}, r"setting learning_rat: there is none of that name; did you mean learning_rate\?"),
+        ({"qqq": 1.0}, r"setting qqq: there is none of that name; give a recipe's field, or one of: .*warmup_steps"),
+    ],
+)
+def test_a_setting_that_no_rule_can_know_is_refused(facts: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_given(facts)
+
+
+def test_settings_that_rules_know() -> None:
+    check_given({"lr": 0.1, "precision": "bf16", "train.schedule.final_ratio": 0.1, "run.vocabulary": 50257.0})
+
+
+def test_a_run_folder_has_its_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(UserError, match="holds its own settings; leave learning_rate out"):
+        load(tmp_path, {"learning_rate": 1.0})
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

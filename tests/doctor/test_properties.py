@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -101,3 +102,18 @@ def test_noise_is_that_of_the_points_about_a_trend() -> None:
     values = np.linspace(10, 2, 4000) + 0.25 * noise.standard_normal(4000)
     values[::100] += 50
     assert 0.23 < series(np.arange(4000), values).noise < 0.28
+
+
+def test_a_run_of_a_million_steps_is_judged_in_bounded_memory() -> None:
+    steps = np.arange(1_000_000)
+    loss = 2 + 8 * (steps + 10.0) ** -0.2 + 0.02 * np.random.default_rng(0).standard_normal(len(steps))
+    loss[600_000:] += np.minimum(steps[600_000:] - 600_000, 150_000) / 75_000
+    noise = np.random.default_rng(1).standard_normal(len(steps))
+    tracemalloc.start()
+    diagnosis = diagnose(Evidence({LOSS: series(steps, loss), GRADIENT: series(steps, np.exp(0.1 * noise))}, {}, [], True))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1e9
+    (found,) = [one for one in diagnosis.findings if one.rule == "divergence"]
+    assert found.step is not None and 560_000 < found.step <= 620_000
+    assert not [why for why in diagnosis.unjudged.values() if FAILED in why]

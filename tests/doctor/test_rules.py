@@ -9,9 +9,22 @@ import numpy as np
 import pytest
 
 from danlu.doctor.diagnose import diagnose
-from danlu.doctor.evidence import COMMUNICATION, DATA_WAIT, EVALUATED, GRADIENT, IDLE, LOSS, SCALE, SPEED, STEP, VALIDATION
+from danlu.doctor.evidence import (
+    COMMUNICATION,
+    DATA_WAIT,
+    EVALUATED,
+    GRADIENT,
+    IDLE,
+    LOSS,
+    SCALE,
+    SPEED,
+    STEP,
+    VALIDATION,
+    Evidence,
+)
 from danlu.doctor.finding import Severity
 from danlu.doctor.rule import all_rules
+from danlu.doctor.series import series
 
 from . import test_invariant_rules
 from .conftest import STEPS, Fault, evidence, healthy, named
@@ -262,6 +275,25 @@ def test_the_time_until_memory_is_full() -> None:
     assert math.isclose(left, (6e9 - 4e9 - 2e6 * STEPS) / 2e6, rel_tol=0.1)
     (later,) = diagnose(evidence(memory_leaks, memory_limits=limit)).findings
     assert later.severity == Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("mapped", "left", "severity"),
+    [
+        (None, None, Severity.INFO),
+        (1e9, None, Severity.INFO),
+        (1e8, None, Severity.WARNING),
+        (1e8, 1e9, Severity.CRITICAL),
+        (1e9, 1e9, Severity.INFO),
+    ],
+)
+def test_memory_of_mapped_data_is_no_leak(mapped: float | None, left: float | None, severity: Severity) -> None:
+    """800 steps of a megabyte each: the data, which a process maps, may account for it."""
+    grows = series(range(1, 801), 1e9 + 1e6 * np.arange(800))
+    known = {"train.steps": 8000, "run.mapped_bytes": mapped, "run.resident_limit": None if left is None else 1.8e9 + left}
+    one = Evidence({"memory/resident_bytes": grows}, known, own=True)
+    (finding,) = diagnose(one).findings
+    assert (finding.rule, finding.severity) == ("memory_creep", severity)
 
 
 def test_waiting_for_data_on_a_cpu_is_contention(found: Any) -> None:

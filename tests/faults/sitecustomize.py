@@ -1,7 +1,7 @@
 """Python imports this at its start where a test has put this folder on the path: something then goes wrong in a process.
 
-DANLU_FAULT=<name>:<rank>:<step>, a rank of a layout that does what goes wrong on clusters; or DANLU_FAULT=<name>. The product
-knows nothing of it.
+DANLU_FAULT=<name>:<rank>:<step>, a rank of a layout that does what goes wrong on clusters; DANLU_FAULT=<name>; or
+DANLU_FAULT=absent:<package>, which then cannot be found. The product knows nothing of it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ class _Planting(importlib.abc.MetaPathFinder):
 
 fault, _, where = os.environ.get("DANLU_FAULT", "").partition(":")
 rank, _, step = where.partition(":")
-if fault == head_gradient.__name__:
+if fault == "absent":
+    sys.modules[where] = None  # type: ignore[assignment]
+elif fault == head_gradient.__name__:
     sys.meta_path.insert(0, _Planting("danlu.engines.paddle.loss", head_gradient))
 elif fault and rank == os.environ.get("RANK"):
     sys.meta_path.insert(0, _Planting("danlu.engines.torch.engine", partial(before_a_step, globals()[fault], int(step))))

@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+import paddle.distributed as dist
 from paddle import Tensor
+from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_fully_shard
 
-from danlu.engines.paddle import engine, shard
+from danlu.engines.paddle import auto_parallel, engine, shard
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.pipeline import Pipeline
-from danlu.engines.paddle.tensor_parallel import VocabularyShard
+from danlu.engines.paddle.vocabulary import VocabularyShard
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -35,6 +37,16 @@ def _own_count() -> AbstractContextManager[Any]:
         return value * self.data if value.is_integer() else honest(self, value, *names)
 
     return patch.object(Layout, "sum", wrong)
+
+
+class _Silent:
+    """paddle.distributed, but all-reduces leave everybody with his own."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def all_reduce(self, *_tensor: Any, **_named: Any) -> None:
+        return
 
 
 def _layer_twice() -> AbstractContextManager[Any]:
@@ -63,6 +75,11 @@ def _drifts() -> AbstractContextManager[Any]:
     return patch.object(Optimizer, "step", wrong)
 
 
+def _masks_of_others() -> AbstractContextManager[Any]:
+    honest = auto_parallel.own
+    return patch.object(auto_parallel, "own", lambda tensor: honest(tensor).flip(0))
+
+
 FAULTS: dict[str, tuple[str, Plant]] = {
     "gradients are not reduced over the replicas": ("d2", _does_nothing(shard, "fused_allreduce_gradients")),
     "each data rank divides by its own tokens": ("d2", _own_count),
@@ -70,11 +87,25 @@ FAULTS: dict[str, tuple[str, Plant]] = {
     "one replica has another learning rate": ("d2", _drifts),
     "clipping by the local norm": ("d2 z1", _gives_back(Layout, "sum_all")),
     "sharded parameters are not sent around": ("d2 z1", _does_nothing(shard._Split, "_sharding_sync_parameters")),
+    "gradients of split parameters are not reduced": (
+        "d2 z3",
+        lambda: patch.object(group_sharded_fully_shard, "dist", _Silent()),
+    ),
+    "clipping by the norm of one part of ZeRO 3": ("d2 z3", _gives_back(Layout, "sum_all")),
     "clipping by the norm of one pipeline rank": ("p2 mb2", _gives_back(Layout, "sum_all")),
     "tied weights come apart": ("p2 mb2 tied", _does_nothing(Pipeline, "sum_tied_gradients")),
     "a stage ends a layer too late": ("p2 mb2", _layer_twice),
     "the vocabulary's second part begins a row too late": ("t2", _row_too_late),
     "hidden gradients of the vocabulary's parts are not summed": ("t2", _gives_back(VocabularyShard, "sum")),
+    "gradients of the parts of the sequence are not summed": (
+        "t2 sp biases",
+        _does_nothing(shard.Reducer, "_sum_over_tensor_ranks"),
+    ),
     "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
+    "a data rank's gradient of the head is taken for the sum": (
+        "d2 auto",
+        lambda: patch.object(auto_parallel, "_SUM", auto_parallel._WHOLE),
+    ),
+    "masks of the rows of another data rank": ("d2 auto drop", _masks_of_others),
 }
 """What is wrong: the case that is trained, and how to plant it."""

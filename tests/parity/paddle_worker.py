@@ -24,6 +24,7 @@ from stored import tensors
 
 from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.paddle.engine import PaddleEngine
+from danlu.engines.paddle.fully_sharded import whole
 from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.slices import array_of, fill
 from danlu.model.drawing import EMBEDDING
@@ -73,6 +74,7 @@ def start(case: Case) -> PaddleEngine:
             shape, random = engine.shapes[name], np.random.default_rng(zlib.crc32(name.encode()))
             whole = (name.endswith("norm.weight") + 0.1 * random.standard_normal(shape)).astype(np.float32)
             fill(name, parameter, whole, engine.layout)
+    engine.evaluate(global_batch(case, STEPS))  # as a run does before its first step
     return engine
 
 
@@ -86,11 +88,20 @@ def train(engine: PaddleEngine, case: Case, steps: range) -> Curve:
 def outcome(engine: PaddleEngine, curve: Curve, case: Case) -> dict[str, Any]:
     """What is compared: the curve, an evaluation and greedy continuations after it, and this process's weights."""
     nats, supervised = engine.evaluate(global_batch(case, STEPS))
-    weights = {name: array_of(name, tensor) for name, tensor in engine.parameters.items()}
+    assert engine.layout.zero_stage < 3 or not any(each._is_initialized() for each in engine.parameters.values())
+    weights = {name: array_of(name, whole(tensor, engine.layout)) for name, tensor in engine.parameters.items()}
     made = {"curve": curve, "evaluation": nats / supervised, "weights": weights, "layout": engine.layout, "shapes": engine.shapes}
     if case.generates:
         made["tokens"] = [list(engine.generate(prompt, GREEDY, end_id=None)) for prompt in PROMPTS]
+    _, observed = engine.observed_step(own_batch(engine, case, STEPS), LEARNING_RATE, histograms=False)
+    made["sums"] = {" ".join(key): sums.squares**0.5 for key, sums in observed.tensors.items()}
     return made
+
+
+def _same(sums: dict[str, float], wanted: dict[str, float]) -> bool:
+    """Norms of weights, gradients, updates and, where they are seen, activations of a step. A bias of keys has next to none."""
+    seen = {key for key in wanted if not key.startswith("activation")} <= sums.keys() <= wanted.keys()
+    return seen and all(abs(value - wanted[key]) <= 1e-3 * wanted[key] + 1e-5 for key, value in sums.items())
 
 
 class Comparison:
@@ -106,7 +117,7 @@ class Comparison:
         made = outcome(engine := start(reference), train(engine, reference, range(STEPS)), reference)
         place = self.folder / reference.words
         np.savez(f"{place}.npz", **made["weights"])
-        Path(f"{place}.json").write_text(json.dumps({name: made.get(name) for name in ("curve", "evaluation", "tokens")}))
+        Path(f"{place}.json").write_text(json.dumps({name: made.get(name) for name in ("curve", "evaluation", "tokens", "sums")}))
 
     def case(self, case: Case) -> dict[str, Any]:
         """The worst errors of a case over all processes."""
@@ -180,6 +191,7 @@ class Comparison:
         }
         everybody = made["layout"].gather({name: error if math.isfinite(error) else math.inf for name, error in errors.items()})
         worst: dict[str, Any] = {name: max(each[name] for each in everybody) for name in errors}
+        worst["same_sums"] = _same(made["sums"], wanted["sums"])  # all have those over all processes
         if "tokens" in made:
             worst["same_tokens"] = not made["layout"].any(made["tokens"] != wanted["tokens"])
         return worst

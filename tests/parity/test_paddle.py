@@ -29,14 +29,17 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_layouts_train_as_one_process_does_and_checkpoints_move(outcome: dict[str, Any]) -> None:
-    """20 steps from the same weights: loss within 1e-5, gradient norm and final weights within 1e-4; the same tokens after it."""
+    """20 steps from the same weights: loss within 1e-5, gradient norm and final weights within 1e-4.
+
+    After it the same statistics and tokens.
+    """
     found = {name: result for name, result in outcome["results"].items() if name.split()[0] in ("case", "load")}
-    assert len(found) == outcome["combinations"] == 4
+    assert len(found) == outcome["combinations"] == 9
     for name, result in found.items():
         assert result.get("good"), (name, result, outcome["said"])
         done = result["done"]
-        assert done["loss"] <= 1e-5 and done["norm"] <= 1e-4 and done["weights"] <= 1e-4 and done["same_tokens"], name
-    assert outcome["results"]["load d2 z2 tied -> p2 mb2 tied"]["done"]["same_save"]
+        assert done["loss"] <= 1e-5 and done["norm"] <= 1e-4 and done["weights"] <= 1e-4 and done["same_sums"], name
+        assert done.get("same_tokens", " sp " in name) and done.get("same_save", name.startswith("case")), name
     assert outcome["failed"] == 0
 
 
@@ -44,8 +47,8 @@ def test_layouts_train_as_one_process_does_and_checkpoints_move(outcome: dict[st
 def test_every_planted_fault_is_caught(outcome: dict[str, Any]) -> None:
     """By a difference: a process that fails is no proof that the comparison sees anything."""
     found = {name: result for name, result in outcome["results"].items() if name.startswith("fault ")}
-    assert len(found) == outcome["faults_planted"] == 12
-    assert outcome["faults_caught"] == 12, {name: result for name, result in found.items() if result.get("good")}
+    assert len(found) == outcome["faults_planted"] == 17
+    assert outcome["faults_caught"] == 17, {name: result for name, result in found.items() if result.get("good")}
 
 
 def test_a_symbol_that_paddle_has_moved_ends_the_rehearsal() -> None:

@@ -36,7 +36,7 @@ def wrong(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def test_layouts_train_as_one_process_does(outcome: dict[str, Any]) -> None:
     """20 steps from the same weights: loss within 1e-5, gradient norm and final weights within 1e-4."""
     found = results(outcome, "case")
-    assert len(found) == 17
+    assert len(found) == 19
     assert not wrong(found)
     for name, result in found.items():
         if "bf16" not in name:  # its tolerance is another
@@ -67,7 +67,7 @@ def test_every_planted_fault_is_caught(outcome: dict[str, Any]) -> None:
 def test_the_figures(outcome: dict[str, Any]) -> None:
     assert outcome["code"] == 0
     assert outcome["failed"] == 0
-    assert outcome["combinations"] == 22
+    assert outcome["combinations"] == 24
 
 
 def test_a_combination_that_cannot_be_is_a_failure(tmp_path: Path) -> None:

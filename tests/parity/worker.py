@@ -26,7 +26,9 @@ from torch.distributed import TCPStore
 from danlu.engines.base import NOTHING_SUPERVISED, Sampling
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.pieces import fill, gather
+from danlu.model.families import to_hugging_face
 from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.recipe.objective_sections import DistillSection
 from danlu.recipe.train_sections import LoraSection
 
 Batch = dict[str, torch.Tensor]
@@ -72,12 +74,31 @@ def recipe_of(case: Case) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"lora": adapters})})
 
 
+def beside(recipe: Recipe, case: Case, place: Path) -> Recipe:
+    """With a second model, drawn from another seed, in a folder."""
+    alone = recipe.alone
+    alone = alone.model_copy(update={"train": alone.train.model_copy(update={"seed": 1, "lora": None})})
+    shape = resolve_shape(alone, recipe.model.vocab_size)
+    with patch.dict(os.environ, {"WORLD_SIZE": "1"}):
+        engine = TorchEngine(alone, shape)
+        engine.initialise()
+        engine.export_weights(place, "fp32")
+    (place / "config.json").write_text(json.dumps(to_hugging_face(shape, bos_token_id=None, eos_token_id=None)))
+    told = {"objective": case.objective, "distill": DistillSection(teacher=str(place), temperature=2.0)}
+    model = recipe.model.model_copy(update={"hugging_face": str(place)} if case.objective == "dpo" else {})
+    return recipe.model_copy(update={"model": model, "train": recipe.train.model_copy(update=told)})
+
+
 @torch.no_grad()
 def start(case: Case) -> TorchEngine:
     """An engine with the same weights in every layout. No two entries of a norm or a bias are equal, as after some training."""
     recipe = recipe_of(case)
-    engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
-    engine.initialise()
+    with TemporaryDirectory() as place:
+        if case.objective != "pretrain":
+            recipe = beside(recipe, case, Path(place))
+        engine = TorchEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
+        engine.initialise()
+        assert engine.objective is not None  # reads the second model, while it is there
     for name, parameter in engine.parameters.items():
         if parameter.ndim == 1:
             random = torch.Generator().manual_seed(zlib.crc32(name.encode()))

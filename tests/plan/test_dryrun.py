@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job
+from danlu.plan.job import Dimensions, Job, Lora
 from danlu.plan.verify import compare, measure_all
 
 SHAPE = ModelShape(vocab_size=512, layers=12, hidden_size=256, ffn_size=704, heads=8, kv_heads=4)
@@ -23,6 +23,9 @@ def job(shape: ModelShape = SHAPE, **changes: Any) -> Job:
     return Job(Dimensions.from_shape(shape), 256, 2, 16).with_(**changes).check()
 
 
+EVERYWHERE = Lora(8, (tuple(Dimensions.from_shape(SHAPE).matrices),) * 12, dropout=False, base_bits=32)
+FEW = Lora(8, (("q_proj", "v_proj"),) * 12, dropout=False, base_bits=32)
+UNLIKE = Lora(7, (("q_proj", "v_proj"),) * 6 + (("v_proj", "down_proj"),) * 6, dropout=False, base_bits=32)
 SPLIT: dict[str, Any] = {"tensor": 2, "sequence_parallel": True}
 
 
@@ -40,6 +43,9 @@ def test_few_layers_tell_what_all_would(changes: dict[str, Any]) -> None:
         {"data": 2, "zero_stage": 3, "recompute": "full"},
         SPLIT | {"pipeline": 2, "recompute": "selective", "micro_batch": 1},
         {"data": 2, "zero_stage": 3, "pipeline": 2, "micro_batch": 1},
+        {"pipeline": 3, "schedule": "zero-bubble", "virtual_stages": 2, "micro_batch": 1, "global_batch": 6},
+        SPLIT | {"data": 3, "zero_stage": 1, "global_batch": 12, "recompute": "full", "lora": EVERYWHERE},
+        {"data": 2, "zero_stage": 3, "pipeline": 2, "micro_batch": 1, "masks": 1, "lora": FEW},
     ],
 )
 def test_what_is_planned_is_what_the_engine_has(changes: dict[str, Any]) -> None:
@@ -50,7 +56,12 @@ def test_what_is_planned_is_what_the_engine_has(changes: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "changes"), [(NORMED, {"data": 3, "zero_stage": 3}), (BIASED, {"tensor": 2, "data": 3, "zero_stage": 1})]
+    ("shape", "changes"),
+    [
+        (NORMED, {"data": 3, "zero_stage": 3}),
+        (BIASED, {"tensor": 2, "data": 3, "zero_stage": 1}),
+        (UNEVEN, {"data": 3, "zero_stage": 3, "pipeline": 2, "micro_batch": 1, "lora": UNLIKE}),
+    ],
 )
 def test_states_are_exact_where_ranks_share_unevenly(shape: ModelShape, changes: dict[str, Any]) -> None:
     for check in compare(job(shape, global_batch=6, **changes), shape):

@@ -14,10 +14,13 @@ from pydantic import ValidationError
 from danlu import auto
 from danlu import measure as machine
 from danlu import recipe as recipes
+from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import _CASES, attention
 from danlu.engines.torch.trial import meter_step
 from danlu.errors import UserError
+from danlu.model.families import to_hugging_face
+from danlu.model.shape import ModelShape
 from danlu.plan.hardware import Hardware, load
 from danlu.plan.job import Dimensions, Job
 from danlu.plan.measured import COLLECTIVES, OPERATORS, Curve, Fixed, Share
@@ -202,6 +205,42 @@ def test_planned_memory_is_what_the_meter_counts(changes: dict[str, dict[str, An
     job = own_layout(recipe, resolve_shape(recipe, None))
     planned = memory(job, load("cpu")).stages[0]
     assert planned.estimate - planned.overhead == pytest.approx(meter_step(recipe)["peak"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lora": {"rank": 8}},
+        {"lora": {"rank": 8, "targets": ["q_proj", "v_proj"]}},
+        {"lora": {"rank": 4}, "precision": "bf16"},
+        {"objective": "distill", "distill": {}},
+        {"objective": "dpo"},
+        {"objective": "dpo", "lora": {"rank": 8}},
+    ],
+    ids=str,
+)
+def test_adapters_and_second_models_are_planned_for(changes: dict[str, Any], tmp_path: Path) -> None:
+    """As above, beside weights in a folder."""
+    model = {"family": "llama", "layers": 3, "hidden_size": 128, "ffn_size": 352, "heads": 4, "vocab_size": 4096}
+    shape = ModelShape.model_validate(model)
+    data = {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": 128}
+    first = TorchEngine(recipes.parse({"name": "x", "model": model, "data": data, "train": {"device": "cpu"}}), shape)
+    first.initialise()
+    first.export_weights(tmp_path, "fp32")
+    (tmp_path / "config.json").write_text(json.dumps(to_hugging_face(shape, bos_token_id=None, eos_token_id=None)))
+    train = {"steps": 10, "global_batch": 4, "device": "cpu"} | changes
+    if "distill" in changes:
+        train["distill"] = {"teacher": str(tmp_path)}
+    recipe = recipes.parse({"name": "x", "model": {"hugging_face": str(tmp_path)}, "data": data, "train": train})
+    planned = memory(own_layout(recipe, shape), load("cpu")).stages[0]
+    engine = TorchEngine(recipe, shape)
+    engine.import_weights(tmp_path)
+    tokens = torch.randint(0, 4096, (1, 4, 128), generator=torch.Generator().manual_seed(0))
+    documents = (torch.arange(128).expand(1, 4, 128) >= 64).int()
+    batch = {"inputs": tokens, "targets": tokens} | ({"documents": documents} if recipe.train.objective == "dpo" else {})
+    engine.train_step(batch, 1e-4)
+    found = engine.metered_step(batch, 1e-4)[1][0]
+    assert planned.estimate - planned.overhead == pytest.approx(found["peak"], rel=0.08)
 
 
 def test_attention_has_every_length_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

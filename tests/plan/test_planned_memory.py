@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
+from danlu import recipe as recipes
 from danlu.engines.torch import recompute
 from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.trial import meter_step
+from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.plan.activations import layer_bytes
 from danlu.plan.hardware import load
 from danlu.plan.job import Dimensions, Job, Lora
 from danlu.plan.memory import memory
+from danlu.plan.parameters import adapter_parameters
 
 A100, H100 = load("a100-40gb"), load("h100-80gb")
 LLAMA_2_7B = Dimensions(32, 4096, 11008, 32, 32, 32000, 128)
@@ -54,6 +62,38 @@ def test_activations_are_what_torch_keeps(kv_heads: int, precision: str, mode: s
     assert layer_bytes(job) == pytest.approx(measured, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("targets", "precision", "memory_section"),
+    [
+        (["*_proj"], "bf16", {}),
+        (["q_proj", "v_proj"], "fp32", {"micro_batch": 1}),
+        (["*.mlp.*"], "fp32", {"recompute": "full"}),
+        (["*_proj"], "bf16", {"recompute": "selective"}),
+    ],
+)
+def test_adapters_and_masks_are_what_the_meter_sees(
+    tmp_path: Path, targets: list[str], precision: str, memory_section: dict[str, Any]
+) -> None:
+    shape = small(6, 2).model_copy(update={"tied_embeddings": True})
+    (tmp_path / "config.json").write_text(
+        json.dumps(to_hugging_face(shape, bos_token_id=None, eos_token_id=None)), encoding="utf-8"
+    )
+    recipe = recipes.parse(
+        {
+            "name": "adapters",
+            "model": {"hugging_face": str(tmp_path)},
+            "data": {"sources": [{"path": "-"}], "tokenizer": {"path": "-"}, "sequence_length": 128},
+            "train": {"global_batch": 4, "precision": precision, "device": "cpu", "lora": {"rank": 4, "targets": targets}},
+            "memory": memory_section,
+        }
+    )
+    counted = meter_step(recipe)
+    planned = memory(Job.from_recipe(recipe, shape), load("cpu")).stages[0]
+    assert planned.weights == counted["parameters"]
+    assert planned.optimizer == pytest.approx(counted["optimizer"], rel=0.01)  # which has the counts of steps as well
+    assert planned.estimate - planned.overhead == pytest.approx(counted["peak"], rel=0.05)
+
+
 @pytest.mark.parametrize("micro_batch, gigabytes", [(1, 21.30), (2, 29.07)])
 def test_published_lora_runs(micro_batch: int, gigabytes: float) -> None:
     """litgpt's resource tables: LoRA of Llama 2 7B on an A100 40 GB, peak allocated; micro-batch 4 runs out of memory."""
@@ -67,13 +107,14 @@ def test_published_lora_run_out_of_memory() -> None:
 
 
 def lora(micro_batch: int) -> Job:
-    adapters = Lora(4_194_304 // 32)
+    adapters = Lora(8, (("q_proj", "v_proj"),) * 32)
+    assert 32 * adapter_parameters(Job(LLAMA_2_7B, 1304, 1, 1, lora=adapters), adapters.kinds[0]) == 4_194_304
     return Job(LLAMA_2_7B, 1304, micro_batch, 128, pure=True, lora=adapters, engine_name="litgpt").check()
 
 
 def test_quantised_base_is_a_quarter() -> None:
     half = memory(lora(1), A100).stages[0].weights
-    four = lora(1).with_(lora=Lora(131_072, base_bits=4))
+    four = lora(1).with_(lora=Lora(8, (("q_proj", "v_proj"),) * 32, base_bits=4))
     table = 2 * LLAMA_2_7B.table  # the embedding stays in 16 bit
     assert (memory(four, A100).stages[0].weights - table) / (half - table) == pytest.approx(0.25, rel=0.01)
 

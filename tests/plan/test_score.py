@@ -13,6 +13,7 @@ import pytest
 from danlu.errors import UserError
 from danlu.plan.constants import Rates, priors
 from danlu.plan.fit import fit
+from danlu.plan.parameters import trainable_parameters
 from danlu.plan.published import Run, hardware_of, read, run
 from danlu.plan.score import predict, score
 from danlu.plan.step_time import step_time
@@ -123,11 +124,11 @@ def test_tolerant(change: dict[str, str]) -> None:
 
 def test_notes_tell_adapters_and_quantisation() -> None:
     job = run(LORA).job
-    assert job.lora is not None and job.pure and job.lora.parameters_per_layer * 32 == 4_194_304
+    assert job.lora is not None and job.pure and trainable_parameters(job) == (4_194_304,)
     four = run({**LORA, "precision": "bf16-true, bnb.nf4"}).job
     assert four.lora is not None and four.lora.base_bits == 4.5
     every = run({**LORA, "optimizer_states": "LoRA rank 16 on all linear layers"}).job
-    assert every.lora is not None and every.lora.everywhere
+    assert every.lora is not None and len(every.lora.used) == 7
     assert run({**LORA, "optimizer_states": "full fine-tuning, AdamW"}).job.lora is None
 
 

@@ -49,9 +49,18 @@ def _layout(job: Job) -> tuple[Any, ...]:
     return (job.data, job.tensor, job.pipeline, job.zero_stage, job.sequence_parallel, schedule, job.micro_batch)
 
 
-@pytest.mark.parametrize(("engine", "devices"), [("torch", 4), ("torch", 6), ("paddle", 4), ("paddle", 6)])
-def test_the_layouts_are_those_that_a_recipe_and_its_engine_accept(engine: str, devices: int) -> None:
-    asked = small(train={"engine": engine})
+@pytest.mark.parametrize(
+    ("engine", "api", "devices"),
+    [
+        ("torch", "fleet", 4),
+        ("torch", "fleet", 6),
+        ("paddle", "fleet", 4),
+        ("paddle", "fleet", 6),
+        ("paddle", "auto_parallel", 8),
+    ],
+)
+def test_the_layouts_are_those_that_a_recipe_and_its_engine_accept(engine: str, api: str, devices: int) -> None:
+    asked = small(train={"engine": engine}, parallel={"api": api})
     found = {_layout(job) for row in layouts(asked, H100, devices, "bf16") for job in row}
     valid = set()
     degrees = [(d, t, devices // d // t) for d in divisors(devices) for t in divisors(devices // d)]
@@ -59,7 +68,7 @@ def test_the_layouts_are_those_that_a_recipe_and_its_engine_accept(engine: str, 
     for (data, tensor, pipeline), zero, sequence_parallel, schedule, micro in product(*choices):
         parallel = {"data": data, "tensor": tensor, "pipeline": pipeline, "zero_stage": zero, "schedule": schedule}
         try:
-            parallel["sequence_parallel"] = sequence_parallel
+            parallel |= {"sequence_parallel": sequence_parallel, "api": api}
             made = recipe(train={"engine": engine}, parallel=parallel, memory={"micro_batch": micro})
             recipes.resolve_shape(made, 4096)
             offered.check(made)

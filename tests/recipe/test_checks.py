@@ -334,3 +334,5 @@ def test_what_compiling_hides(refusal: Refusal, tree: Tree) -> None:
     assert "memory.offload_parameters: disk" in refusal(*zero_3, "memory.offload_parameters=disk", "train.compile=true")
     assert "watch.memory: true" in refusal("watch.memory=true", "train.compile=true")
     assert accepted(tree, "memory.offload_optimizer=disk", "train.compile=true")
+    assert "train.compile" in refusal("generate.every=5", "train.compile=true")
+    assert accepted(tree, "generate.every=5", *zero_3)

@@ -85,6 +85,12 @@ def test_the_device_that_auto_came_to_decides(tree: Tree) -> None:
     assert ignored(recipe, "cuda:0") == []
 
 
+def test_what_a_compiled_step_hides_is_said(tree: Tree) -> None:
+    (line,) = ignored(parse(tree, ["train.compile=true"]))
+    assert line.startswith("watch.statistics_every: has no activations")
+    assert ignored(parse(tree, ["train.compile=true", "watch.statistics_every=0", "watch.histograms_every=0"])) == []
+
+
 def test_the_defaults_in_a_runs_own_recipe_are_nobodys_settings(tree: Tree) -> None:
     overrides = ["train.schedule.name=constant", "generate.temperature=0", "data.validation_fraction=0", "stages=[train]"]
     assert ignored(parse(_read(dump(parse(tree, overrides))))) == []

@@ -15,7 +15,7 @@ from danlu.compress.int8 import quantize
 from danlu.compress.stored import restored
 from danlu.data.tokenizer import Tokenizer
 from danlu.serve.engine import Engine
-from danlu.serve.executor import Piece
+from danlu.serve.executor import BLOCK, Piece
 from danlu.serve.int8 import product as kernels
 from danlu.serve.int8.executor import Int8Executor, supported
 from danlu.serve.sequence import Output
@@ -98,3 +98,29 @@ def test_no_bit_depends_on_the_company(executor_of: ExecutorOf, tokenizer: Token
         for _ in range(2):
             lot = draws.choices(range(6), k=4)
             assert made(engine, lot) == [alone[number] for number in lot]
+
+
+@pytest.mark.parametrize(("size", "window"), [(8, 0), (20, 5), (64, 0), (64, 17)])
+def test_attention_is_that_of_float64(size: int, window: int) -> None:
+    from danlu.serve.int8.attention import attend
+
+    draw = np.random.default_rng(size)
+    heads, groups, blocks = 6, 2, 12
+    keys = draw.normal(size=(blocks, groups, size, BLOCK)).astype(np.float32)
+    values = draw.normal(size=(blocks, groups, BLOCK, size)).astype(np.float32)
+    positions, owners = np.array([0, 15, 16, 37, 90], np.int32), np.array([0, 0, 1, 1, 0], np.int32)
+    tables = draw.permutation(blocks).astype(np.int32).reshape(2, -1)
+    x = draw.normal(size=(len(positions), heads * size + 5)).astype(np.float32) * 4
+    out = np.full((len(positions), heads * size), np.nan, np.float32)
+    attend(x, heads, keys, values, positions, tables, owners, window, out)
+    for row, (position, owner) in enumerate(zip(positions, owners, strict=True)):
+        table = tables[owner]
+        first = max(0, position + 1 - window) if window else 0
+        for head in range(heads):
+            group = head // (heads // groups)
+            key_lk = keys[table, group].transpose(0, 2, 1).reshape(-1, size)[first : position + 1].astype(np.float64)
+            value_lk = values[table, group].reshape(-1, size)[first : position + 1].astype(np.float64)
+            scores = key_lk @ x[row, head * size : (head + 1) * size].astype(np.float64) / np.sqrt(size)
+            weights = np.exp(scores - scores.max())
+            expected = weights @ value_lk / weights.sum()
+            np.testing.assert_allclose(out[row, head * size : (head + 1) * size], expected, rtol=2e-5, atol=2e-6)

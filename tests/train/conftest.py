@@ -75,6 +75,9 @@ class Scripted:
         supervised = int((batch["targets"] != -100).sum())
         return self.validation(self.steps[-1]) * supervised, supervised
 
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        return *self.evaluate(batch), {}
+
     def gather(self, value: Any) -> list[Any]:
         return [value]
 

@@ -558,9 +558,9 @@ def test_the_header_warns_of_a_disk_that_is_too_small(
         with pytest.raises(Interrupted):
             run(recipe, scripted(interrupted), tmp_path / "enough")
     shutil.copytree(tmp_path / "enough", tmp_path / "short")
-    monkeypatch.setattr("danlu.train.loop.probes.disk_free_bytes", lambda _folder: needed)
+    monkeypatch.setattr("danlu.train.header.probes.disk_free_bytes", lambda _folder: needed)
     assert "warning" not in run(recipe, scripted(falling), tmp_path / "enough")[1]
-    monkeypatch.setattr("danlu.train.loop.probes.disk_free_bytes", lambda _folder: needed - 1)
+    monkeypatch.setattr("danlu.train.header.probes.disk_free_bytes", lambda _folder: needed - 1)
     _, printed = run(recipe, scripted(falling), tmp_path / "short")
     assert "of disk free, but the checkpoints to come need" in printed
 

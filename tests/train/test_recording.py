@@ -15,7 +15,7 @@ from danlu.engines.base import Observed, StepResult, TensorSums
 from danlu.errors import UserError
 from danlu.recipe import Recipe
 from danlu.train.recording import tensor_signals
-from danlu.watch import names, store
+from danlu.watch import facts, names, store
 from danlu.watch.profile import profiles
 
 Of = Callable[..., Any]
@@ -131,3 +131,31 @@ def test_a_profile_that_cannot_be_written_costs_no_run(recipe_of: RecipeOf, run:
 def test_steps_that_cannot_be_profiled_are_refused(recipe_of: RecipeOf, given: str) -> None:
     with pytest.raises(UserError, match=r"watch\.profile"):
         recipe_of("train.steps=6", f"watch.profile={given}")
+
+
+def test_samples_are_made_while_it_trains_and_change_nothing(
+    recipe_of: RecipeOf, run: Of, torch_engine: Of, tmp_path: Path
+) -> None:
+    plain = recipe_of("train.schedule.warmup_steps=1", "train.steps=8")
+    sampled = recipe_of(
+        "train.schedule.warmup_steps=1", "train.steps=8", "generate.every=4", "generate.prompts=[a, '']", "generate.max_tokens=5"
+    )
+    for name in ("plain", "sampled"):
+        (tmp_path / name).mkdir()
+    run(plain, torch_engine(plain), tmp_path / "plain")
+    run(sampled, torch_engine(sampled), tmp_path / "sampled")
+    assert curve(tmp_path / "plain") == curve(tmp_path / "sampled")
+    made = [event for event in store.events(tmp_path / "sampled" / "metrics.sqlite") if event.kind == "sample"]
+    assert [(event.step, event.data["prompt"]) for event in made] == [(4, "a"), (4, ""), (8, "a"), (8, "")]
+    assert all(event.message.startswith(event.data["prompt"]) and len(event.message) > 1 for event in made)
+    assert made[0].message != made[2].message
+    shown = facts.collect(tmp_path / "sampled")["samples"]
+    assert [(one["step"], one["text"]) for one in shown] == [(event.step, event.message) for event in reversed(made)]
+
+
+def test_a_prompt_that_does_not_fit_is_refused_before_the_first_step(
+    recipe_of: RecipeOf, run: Of, torch_engine: Of, tmp_path: Path
+) -> None:
+    recipe = recipe_of("generate.every=4", f"generate.prompts=['{'furnace ' * 4000}']")
+    with pytest.raises(UserError, match=r"generate.prompts\[0\]"):
+        run(recipe, torch_engine(recipe), tmp_path)

@@ -15,7 +15,8 @@ from curves import curve, kinds, saved, state
 
 from danlu.data.batch_statistics import BatchStatistics, batch_statistics
 from danlu.data.batches import TrainingBatches
-from danlu.errors import RunStopped
+from danlu.data.prepared import Prepared
+from danlu.errors import RunStopped, UserError
 from danlu.recipe import Recipe
 from danlu.watch import store
 
@@ -74,6 +75,30 @@ def test_a_healthy_run_hears_nothing_and_goes_its_way(run: Run, recipe_of: Recip
     for silent in ("probe/future", "probe/document", "probe/again", "probe/far"):
         assert max(curve(with_it, silent).values()) < 1e-5, silent
     assert curve(with_it, "optimizer/updates") == {step: step for step in range(5, 61, 5)}
+
+
+def test_the_summary_has_what_was_found_and_what_was_forgotten(
+    run: Run, recipe_of: RecipeOf, torch_engine: Any, tmp_path: Path, prepared: Prepared
+) -> None:
+    """The text of doctor.retain is judged ahead of the first step and at each validation."""
+    text = tmp_path / "kept.txt"
+    text.write_text("the cat sees the dog . " * 60)
+    recipe = recipe_of(f"doctor.retain={text}", "doctor.every=2", "doctor.time_share=1", "train.evaluate_every=6")
+    engine = torch_engine(recipe)
+    (tmp_path / "run").mkdir()
+    summary, _ = run(recipe, engine, tmp_path / "run")
+    kept = curve(tmp_path / "run", "retained/loss")
+    assert list(kept) == [0, 6, 12] and kept[0] == pytest.approx(math.log(prepared.vocab_size), rel=0.1)
+    assert kept[12] < kept[0]
+    assert summary["findings"] == [], "a healthy run"
+    recipe = recipe_of("doctor.every=2", "doctor.time_share=1", "train.optimizer.learning_rate=1.0", "train.steps=30")
+    (tmp_path / "other").mkdir()
+    summary, _ = run(recipe, torch_engine(recipe), tmp_path / "other")
+    assert summary["findings"][0]["rule"] == "learning_rate_too_high"
+    assert run(recipe, torch_engine(recipe), tmp_path / "other")[0]["findings"] == summary["findings"], "of a run that is done"
+    recipe = recipe_of("doctor.every=2", "doctor.retain=nowhere.txt")
+    with pytest.raises(UserError, match=r"^doctor\.retain: 'nowhere\.txt': there is no such file"):
+        run(recipe, torch_engine(recipe), tmp_path / "third")
 
 
 def test_going_back_leads_to_the_curve_of_the_healthy_twin(

@@ -165,11 +165,13 @@ def test_a_new_step_is_on_the_page_without_a_reload(page: Page, tmp_path: Path, 
         page.context.set_offline(True)  # a laptop that sleeps
         recorder.scalars(12, values(12))
         recorder.event(12, "resume", "while nobody looked")
+        recorder.event(12, "sample", "The furnace glows", prompt="The ")
         recorder.flush()
         page.context.set_offline(False)
         until(lambda: page.evaluate(newest) == 12)
         expect(page.locator("#events")).to_contain_text("while nobody looked")
         expect(page.locator("#charts")).to_contain_text("my/own")
+        expect(page.locator("#samples .sample")).to_have_text("after step 12The furnace glows")
         recorder.close()
         expect(page.locator("#status")).to_have_text("broken off")
 
@@ -290,10 +292,12 @@ def test_an_address_that_means_nothing(page: Page, address: str, place: str) -> 
 
 
 def test_the_report_draws_the_same_from_a_file(page: Page, root: Path) -> None:
-    page.goto(write_report(root / "first").as_uri())
+    said = {"state": "ready", "step": STEPS, "current": True, **diagnose(root)}
+    page.goto(write_report(root / "first", said).as_uri())
     page.wait_for_selector(".chart[data-drawn]")
     expect(page.locator("#status")).to_have_text("finished")
     expect(page.locator(".chart .caption").first).to_contain_text("of 6,120 points shown, extremes kept")
+    expect(page.locator("#doctor .finding")).to_contain_text("The loss spikes")
     page.locator("#axis").select_option("tokens")
     until(lambda: shown_x(page) == [1000, STEPS * 1000])
     page.keyboard.press("+")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from danlu import reporting
 from danlu.errors import UserError
 from danlu.watch import assets, facts, store
 from danlu.watch.report import write_report
@@ -274,3 +275,18 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(run: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         write_report(run)
     assert (run / "report.html").read_bytes() == old
+
+
+def test_the_report_carries_the_doctors_word(tmp_path: Path) -> None:
+    """Of a loss that becomes NaN beside a norm that is infinite; and where the doctor cannot judge, why not."""
+    with Recorder.open(tmp_path / "metrics.sqlite") as recorder:
+        recorder.start_segment(1, {"steps": 200})
+        for step in range(1, 201):
+            recorder.scalars(step, {"train/loss": 5.0 - step / 100 if step < 100 else math.nan, "train/gradient_norm": math.inf})
+    said = Page(reporting.write_report(tmp_path)).data["doctor"]
+    assert (said["state"], said["step"], said["worst"]) == ("ready", 200, "critical")
+    assert any(finding["rule"] == "nonfinite" for finding in said["findings"])
+    (tmp_path / "recipe.yaml").write_text("name: [", encoding="utf-8")
+    said = Page(reporting.write_report(tmp_path)).data["doctor"]
+    assert said["state"] == "failed" and "recipe.yaml" in said["error"] and str(tmp_path) not in said["error"]
+    assert reporting.diagnosis(tmp_path / "none") is None

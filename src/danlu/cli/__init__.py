@@ -25,6 +25,7 @@ from danlu.cli import (
     serving,
     trained,
     training,
+    triton_server,
     watch,
     watch_files,
 )
@@ -60,6 +61,8 @@ for _verb in (
     pretrained.import_model,
     serving.quantize,
     serving.serve,
+    serving.bench_serve,
+    triton_server.triton_group,
     data.data_group,
     watch.watch_group,
     watch.report,

@@ -60,9 +60,11 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
     """
     from danlu.doctor import show
     from danlu.doctor.diagnose import diagnose
-    from danlu.doctor.load import load
+    from danlu.doctor.load import check_given, load
 
-    diagnosis = diagnose(load(run, _facts(settings)))
+    facts = _facts(settings)
+    check_given(facts)
+    diagnosis = diagnose(load(run, facts))
     _print(diagnosis, str(run), show.lines(diagnosis, language_of(language), everything), as_json)
 
 

@@ -17,7 +17,8 @@ from danlu.cli.common import RUN, note, run_folder
     "--dtype", type=click.Choice(["fp32", "bf16", "fp16"]), default="fp32", show_default=True, help="Type of the weights."
 )
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder whose tokenizer is taken instead of the source's.")
-def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None) -> None:
+@click.option("--layers", help="Only so many layers, evenly spaced, or those of a list (0-7,23-29): a student to be distilled.")
+def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None, layers: str | None) -> None:
     """Take over a published model.
 
     From a GGUF file, whose quantized weights become plain ones, or from a folder in the Hugging Face layout.
@@ -26,11 +27,12 @@ def import_model(source: Path, to: Path, dtype: str, tokenizer: Path | None) -> 
     Examples:
       danlu import SmolLM2-135M-Instruct.Q4_1.gguf --to smollm2
       danlu import downloads/Qwen3-0.6B --to qwen3 --dtype bf16
+      danlu import qwen3 --to student --layers 14
     """
     from danlu.model.counts import parameter_count
     from danlu.pretrained.folder import import_model as make
 
-    shape = make(source, to, dtype, tokenizer)
+    shape = make(source, to, dtype, tokenizer, layers)
     click.echo(f"wrote {to} ({shape.family}, {parameter_count(shape):,} parameters, {dtype})")
 
 

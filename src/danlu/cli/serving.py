@@ -91,3 +91,60 @@ def quantize(
             f"({result['perplexity_increase']:+.2%}), on {result['tokens']:,} tokens, computed by {result['executor']}"
         )
     click.echo("most is lost in: " + ", ".join(f"{name} {error:.2%}" for name, error in result["worst"].items()))
+
+
+@click.command(name="bench-serve")
+@click.argument("address")
+@click.option("--model", help="Which of the server's. Default: its first.")
+@click.option("--api-key", envvar="DANLU_API_KEY", help="Sent with every request. Also from DANLU_API_KEY.")
+@click.option("--conversations", type=click.IntRange(1), default=32, show_default=True, help="How many.")
+@click.option("--turns", type=click.IntRange(1), default=3, show_default=True, help="Of a conversation.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Conversations a second.")
+@click.option("--system-words", type=click.IntRange(1), default=400, show_default=True, help="Of the prompt that all begin with.")
+@click.option("--words", type=click.IntRange(1), default=30, show_default=True, help="Of a turn, on average.")
+@click.option("--pause", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between turns, on average.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of texts and times.")
+@JSON
+def bench_serve(
+    address: str,
+    model: str | None,
+    api_key: str | None,
+    conversations: int,
+    turns: int,
+    rate: float,
+    system_words: int,
+    words: int,
+    pause: float,
+    timeout: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Measure a server under load.
+
+    Any server with OpenAI's chat completions. Conversations begin at random (Poisson) with the same system prompt, and go on with
+    turns and answers of mixed lengths. Prints times to the first token and tokens a second.
+
+    \b
+    Examples:
+      danlu bench-serve http://127.0.0.1:8000
+      danlu bench-serve http://127.0.0.1:8000/v1 --conversations 100 --rate 4 --json
+    """
+    from danlu.errors import EXIT_FOUND
+    from danlu.serve.bench.client import Client
+    from danlu.serve.bench.measure import measure
+    from danlu.serve.bench.workload import Shape
+
+    client = Client(address, api_key, timeout)
+    shape = Shape(conversations, turns, rate, system_words, words, pause)
+    found = measure(client, model or client.model(), shape, seed)
+    if as_json:
+        print_json(found)
+    else:
+        for name, value in found.items():
+            if name != "reasons":
+                click.echo(f"{name:28} {'not told' if value is None else f'{value:.4g}' if isinstance(value, float) else value}")
+    for reason, times in found["reasons"].items():
+        note(f"danlu: {times} x {reason}")
+    if found["errors"]:
+        click.get_current_context().exit(EXIT_FOUND)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,10 +49,7 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
     else:
         counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
         click.echo(f"{result['source']}: {counts}")
-        click.echo(
-            f"loss {result['loss']:.4f} nats a token, perplexity {result['perplexity']:.2f}, "
-            f"{result['bits_per_byte']:.4f} bits per byte"
-        )
+        click.echo(stages.told(result))
     if file is None and trained.engine.rank == 0:
         try:
             stages.keep_evaluation(folder, result)
@@ -61,7 +59,7 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
 
 
 @click.command()
-@RUN
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
 @OVERRIDES
 @LAYOUT
 @click.option("--prompt", "prompts", multiple=True, help="Text to continue; may be repeated. Default: the recipe's prompts.")
@@ -85,26 +83,55 @@ def generate(
 ) -> None:
     """Continue prompts with the run's newest checkpoint.
 
+    Or with a model in a folder in the Hugging Face layout, 8-bit weights included; a recipe's defaults hold for it.
+
     \b
     Examples:
       danlu generate runs/quickstart --prompt "def main():"
-      danlu generate runs/quickstart --prompt "import os" --temperature 0 --max-tokens 20
+      danlu generate my-model --prompt "import os" --temperature 0 --max-tokens 20
       danlu generate runs/quickstart parallel.pipeline=2
     """
+    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    asked = {name: it for name, it in given.items() if it is not None}
+    if (run / "config.json").is_file():
+        if overrides or layout:
+            raise UserError(f"{run} is no run: it has no recipe to override and no layout")
+        _print(_continued_by_folder(run, prompts, asked), as_json)
+        return
     from danlu import engines, stages
 
     folder = run_folder(run)
-    given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    settings = stages.sampling_settings(folder.load_recipe(), {name: it for name, it in given.items() if it is not None})
+    settings = stages.sampling_settings(folder.load_recipe(), asked)
     opened = stages.inference_recipe(folder, overrides, layout)
     if engines.again(opened):
         return
     trained = stages.open_trained(folder, note, opened)
+    every = enumerate(prompts or settings.prompts)
+    continued = ((prompt, stages.generate(trained, prompt, settings, number)) for number, prompt in every)
+    _print(continued, as_json, step=trained.step)
+    trained.engine.close()
+
+
+def _continued_by_folder(folder: Path, prompts: tuple[str, ...], asked: dict[str, Any]) -> Iterator[tuple[str, Iterator[str]]]:
+    from danlu import serving
+    from danlu.recipe.watch_sections import GenerateSection
+    from danlu.serve.load import load
+
+    if not prompts:
+        raise UserError("a folder has no recipe with prompts; give --prompt")
+    settings = GenerateSection(**asked)
+    opened = serving.open_model(folder, note)
+    room = max(len(opened.model.prompt(prompt)) for prompt in prompts) + settings.max_tokens
+    executor = load(opened.shape, opened.weights, opened.scheme, room, "cpu")
+    for number, prompt in enumerate(prompts):
+        yield prompt, serving.generate(opened, executor, prompt, settings, number)
+
+
+def _print(continued: Iterable[tuple[str, Iterator[str]]], as_json: bool, **facts: Any) -> None:
     made = []
-    for number, prompt in enumerate(prompts or settings.prompts):
-        pieces = stages.generate(trained, prompt, settings, number)
+    for prompt, pieces in continued:
         if as_json:
-            made.append({"prompt": prompt, "text": "".join(pieces), "step": trained.step})
+            made.append({"prompt": prompt, "text": "".join(pieces), **facts})
             continue
         click.echo(prompt, nl=False)
         for piece in pieces:
@@ -112,7 +139,6 @@ def generate(
         click.echo()
     if as_json:
         print_json(made)
-    trained.engine.close()
 
 
 @click.command()

@@ -60,6 +60,6 @@ def report(run: Path) -> None:
     Example:
       danlu report runs/quickstart
     """
-    from danlu.watch.report import write_report
+    from danlu.reporting import write_report
 
     click.echo(f"wrote {write_report(run_folder(run).path)}")

@@ -24,8 +24,8 @@ class Item(NamedTuple):
     text_bytes: int
 
 
-def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item, Array]]:
-    """Yield every item with its token ids (uint32), begin and end included, in order.
+def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item, Array, Array | None]]:
+    """Yield every item with its token ids (uint32), begin and end included, in order, and which are supervised; None: all.
 
     The library encodes a batch on all cores without Python's lock, so meanwhile this thread reads the next batch.
     """
@@ -34,17 +34,22 @@ def encoded(items: Iterable[Item], tokenizer: Tokenizer) -> Iterator[tuple[Item,
         for batch in _batches(items):
             future = pool.submit(framed, [item.document.text for item in batch], tokenizer)
             if waiting is not None:
-                yield from zip(waiting[0], waiting[1].result(), strict=True)
+                yield from _unmasked(*waiting)
             waiting = batch, future
         if waiting is not None:
-            yield from zip(waiting[0], waiting[1].result(), strict=True)
+            yield from _unmasked(*waiting)
 
 
-def sampled(items: Iterable[Item]) -> Iterator[tuple[Item, Array]]:
+def _unmasked(batch: list[Item], ids: Future[list[Array]]) -> Iterator[tuple[Item, Array, Array | None]]:
+    for item, its in zip(batch, ids.result(), strict=True):
+        yield item, its, None
+
+
+def sampled(items: Iterable[Item]) -> Iterator[tuple[Item, Array, Array | None]]:
     """As ``encoded``, of conversations, whose tokens are made when they are read."""
     for item in items:
-        assert item.document.sample is not None
-        yield item, item.document.sample.ids
+        for sample in item.document.samples:
+            yield item._replace(text_bytes=len(sample.text.encode("utf-8"))), sample.ids, sample.supervised
 
 
 def framed(texts: list[str], tokenizer: Tokenizer) -> list[Array]:

@@ -12,12 +12,12 @@ def windows(stream: TokenStream, length: int) -> tuple[Array, Array]:
     """First token and end of every sample of `length` inputs, int64, in the stream's order.
 
     Plain text is cut every `length` tokens, with the next one as the last target. Conversations stay whole, as many behind one
-    another as fit; what is left of a sample is filled up, and one that is longer is cut.
+    another as fit; what is left of a sample is filled up, and one that is longer is cut. So do pairs of answers.
     """
     if not stream.masked:
         starts = np.arange(0, max(0, stream.tokens - 1), length)
         return starts, np.minimum(starts + length + 1, stream.tokens)
-    begins = stream.document_starts(0, stream.tokens)
+    begins = stream.document_starts(0, stream.tokens)[:: stream.together]
     ends = np.append(begins[1:], stream.tokens)
     firsts: list[int] = []
     stops: list[int] = []

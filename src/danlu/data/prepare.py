@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from danlu.data import read, reuse, tokenizer
 from danlu.data.aside import building
 from danlu.data.chat import template
+from danlu.data.chat.pairs import pair
 from danlu.data.chat.read import conversations
 from danlu.data.chat.samples import Sampler
 from danlu.data.curate.contamination.held_out import LISTED, HeldOut, held_out
@@ -117,7 +118,7 @@ def _build(recipe: Recipe, folder: Path, report: Report) -> None:
         "curation": curation,
         "noise": _noise(data, splits, tally["noise tokens"]),
         "sources": listing.fingerprints,
-        "objective": recipe.train.objective,
+        "samples": recipe.train.samples,
         "data": data.model_dump(mode="json"),
     }
     reuse.check_sizes(index, recipe)
@@ -176,12 +177,15 @@ def _explain_nothing(data: DataSection, listing: Listing) -> NoReturn:
 
 def _sampler(recipe: Recipe, made: Tokenizer) -> Sampler | None:
     """What makes samples of conversations, where the recipe trains on these."""
-    if recipe.train.objective != "sft":
+    if recipe.train.samples == "text":
         return None
     path = recipe.data.tokenizer.path
     assert path is not None, "contradictions() saw to it"
-    chat = recipe.data.chat
-    return Sampler(made, template.load(made, path, chat.template), chat.supervise == "all", recipe.data.sequence_length + 1)
+    chat, longest = recipe.data.chat, recipe.data.sequence_length + 1
+    loaded, everything = template.load(made, path, chat.template), chat.supervise == "all"
+    if recipe.train.samples == "pairs":  # both answers go into one sample
+        return Sampler(made, loaded, everything, longest // 2, pair)
+    return Sampler(made, loaded, everything, longest)
 
 
 def _empty(ledger: Ledger) -> UserError:
@@ -241,9 +245,8 @@ def _write(
     progress = Progress(report, ledger, listing.size)
     changed = tried = 0
     items = _items(data, listing, ledger, tally, compared, sampler)
-    for item, ids in encoded(items, made) if sampler is None else sampled(items):
-        sample = item.document.sample
-        writers[item.split].add(ids, item.text_bytes, None if sample is None else sample.supervised)
+    for item, ids, supervised in encoded(items, made) if sampler is None else sampled(items):
+        writers[item.split].add(ids, item.text_bytes, supervised)
         if item.document.place.startswith(noise):
             tally["noise tokens"] += len(ids)
         if data.tokenizer.path is not None and sampler is None and tried < ROUND_TRIPS:

@@ -82,7 +82,8 @@ class Prepared:
                 _check(folder / name, size, digest if verify else None)
             _check(folder / FILE, None, index["tokenizer"]["sha256"])
             dtype = np.dtype(index["dtype"])
-            streams = [TokenStream(folder, dtype, index["splits"][name]) for name in ("train", "validation")]
+            together = 2 if index.get("samples") == "pairs" else 1
+            streams = [TokenStream(folder, dtype, index["splits"][name], together) for name in ("train", "validation")]
         except (KeyError, TypeError) as error:
             raise UserError(f"{folder / INDEX}: damaged ({type(error).__name__}: {error}); {WAY_OUT}") from None
         return cls(folder, index, *streams)

@@ -49,8 +49,8 @@ class Document(NamedTuple):
     """What a stage of curation found, as an ISO 639-1 code."""
     code: bool = False
     """Whether it is program code, to which rules for prose do not apply."""
-    sample: Sample | None = None
-    """Of a conversation: its tokens, and which of them are supervised."""
+    samples: tuple[Sample, ...] = ()
+    """Of a conversation, or of each of two answers: its tokens, and which of them are supervised."""
 
 
 def documents(files: Iterable[SourceFile], ledger: Ledger) -> Iterator[Document]:

@@ -17,6 +17,7 @@ from danlu.errors import UserError
 from danlu.plural import many
 from danlu.recipe.data_sections import DataSection
 from danlu.recipe.sections import Recipe
+from danlu.recipe.train_sections import SAMPLES
 
 SHAPING = ("sources", "tokenizer", "validation_fraction", "shard_tokens", "curate", "chat")
 """Fields of the data section that the prepared files depend on; the others are read when batches are made."""
@@ -33,17 +34,15 @@ def reuse(recipe: Recipe, folder: Path, report: Callable[[str], None]) -> Prepar
         made_by = _shaping(prepared.index["data"])
     except ValidationError:
         raise UserError(f"{folder}: was prepared by another version of danlu, whose settings are not known; {WAY_OUT}") from None
-    trained = prepared.index.get("objective", "pretrain")
-    if trained != recipe.train.objective:
+    samples = prepared.index.get("samples") or SAMPLES[prepared.index.get("objective", "pretrain")]
+    if samples != recipe.train.samples:
         raise UserError(
-            f"{folder}: was prepared for train.objective {trained}, not {recipe.train.objective}; "
+            f"{folder}: was prepared of {samples}, and train.objective {recipe.train.objective} reads {recipe.train.samples}; "
             f"use another run folder, or {WAY_OUT}"
         )
     length = prepared.index["data"].get("sequence_length")
-    if trained == "sft" and length != recipe.data.sequence_length:
-        raise UserError(
-            f"{folder}: conversations were cut at data.sequence_length {length}; use another run folder, or {WAY_OUT}"
-        )
+    if samples != "text" and length != recipe.data.sequence_length:
+        raise UserError(f"{folder}: {samples} were cut at data.sequence_length {length}; use another run folder, or {WAY_OUT}")
     differences = list(_differences(made_by, _shaping(recipe.data.model_dump(mode="json")), "data"))
     if differences:
         raise UserError(
@@ -124,7 +123,7 @@ def check_vocabulary(vocab_size: int, recipe: Recipe, what: str) -> None:
 
 def check_sizes(index: Mapping[str, Any], recipe: Recipe) -> None:
     """Raise UserError when the training tokens do not make one sample."""
-    if recipe.train.objective == "sft" and index["splits"]["train"]["tokens"]:
+    if recipe.train.samples != "text" and index["splits"]["train"]["tokens"]:
         return  # a conversation is a sample, however short it is
     tokens, needed = index["splits"]["train"]["tokens"], recipe.data.sequence_length + 1
     if tokens < needed:

@@ -56,8 +56,9 @@ class TokenStream:
     It can be pickled for loader processes; each maps the files for itself.
     """
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any], split: Mapping[str, Any]) -> None:
-        self.folder, self.dtype = folder, dtype
+    def __init__(self, folder: Path, dtype: np.dtype[Any], split: Mapping[str, Any], together: int = 1) -> None:
+        """``together``: how many documents belong together and stay in one sample, where samples hold whole ones."""
+        self.folder, self.dtype, self.together = folder, dtype, together
         self.tokens: int = split["tokens"]
         self.documents: int = split["documents"]
         self.text_bytes: int = split["text_bytes"]
@@ -66,6 +67,8 @@ class TokenStream:
         """Whether not every token is supervised, as in conversations."""
         self._names: list[str] = [shard["name"] for shard in split["shards"]]
         self._firsts: list[int] = list(accumulate((shard["tokens"] for shard in split["shards"]), initial=0))
+        self.mapped_bytes = self.tokens * (dtype.itemsize + self.masked) + self.documents * STARTS.itemsize
+        """Of files at most, which are in memory as far as they were read."""
         self._large = self.tokens * dtype.itemsize + self.documents * STARTS.itemsize > SMALL
         self._open: OrderedDict[int, _Shard] = OrderedDict()
         self._reads = 0

@@ -49,7 +49,7 @@ def text_stream(
         dtype = token_dtype(tokenizer.vocab_size)
         writer = ShardWriter(Path(name), "text", dtype, 1 << 27)
         try:
-            for item, ids in encoded(items, tokenizer):
+            for item, ids, _ in encoded(items, tokenizer):
                 writer.add(ids, item.text_bytes)
             split = writer.close()
         except OSError as error:

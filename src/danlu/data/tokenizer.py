@@ -57,11 +57,21 @@ class Tokenizer:
         self.cuttable = whole == first + second
         """Whether the tokens of two texts are those of both together, at a line end between them."""
 
+    @property
+    def data(self) -> bytes:
+        """The tokenizer.json."""
+        return self._data
+
     def _id(self, token: str, origin: str) -> int:
         number: int | None = self._tokenizer.token_to_id(token)
         if number is None:
             raise UserError(f"{origin}: there is no token {token!r}; data.tokenizer.begin and end must name tokens that it has")
         return number
+
+    @cached_property
+    def vocabulary(self) -> dict[int, str]:
+        """Every token by its id."""
+        return {number: token for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items()}
 
     @cached_property
     def specials(self) -> dict[str, int]:

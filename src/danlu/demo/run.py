@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any, TextIO
 
+from danlu import engines, stages
 from danlu import recipe as recipes
-from danlu import stages
 from danlu.demo.corpus import write
 from danlu.demo.faults import FAULTS
 from danlu.doctor import show
@@ -15,9 +15,9 @@ from danlu.doctor.diagnose import diagnose
 from danlu.doctor.load import from_run
 from danlu.errors import RunStopped, UserError
 from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.reporting import write_report
 from danlu.run_folder import RunFolder
 from danlu.train.loop import train
-from danlu.watch.report import write_report
 
 DOCUMENTS = 3000
 
@@ -66,7 +66,8 @@ def demo(fault: str, root: Path, language: show.Language, stream: TextIO) -> Non
     with stages.writing(folder):
         prepared = stages.prepare(recipe, folder, lambda line: print(line, file=stream))
         shape = resolve_shape(recipe, prepared.vocab_size)
-        engine = FAULTS[fault].engine(recipe, shape)
+        mistake = FAULTS[fault].mistake
+        engine = engines.create_mistaken(recipe, shape, mistake) if mistake else engines.create(recipe, shape)
         try:
             train(recipe, shape, engine, prepared, path, stream)
         except RunStopped as stop:

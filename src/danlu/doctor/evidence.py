@@ -25,7 +25,7 @@ DATA_WAIT = "time/data_wait"
 COMMUNICATION = "time/communication"
 IDLE = "time/pipeline_idle"
 
-INVARIANTS = ("batch", "optimizer", "probe", "sample", "weights")
+INVARIANTS = ("batch", "optimizer", "probe", "retained", "sample", "weights")
 """Groups of signals that are measured for the doctor alone."""
 
 MEANINGS = {

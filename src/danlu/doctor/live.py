@@ -17,7 +17,7 @@ from danlu.doctor.series import Series
 POINTS = 8192
 """Points of a signal that are kept; of the older half every second goes when there are more, which bounds the cost."""
 
-SHARE = 0.01
+SHARE = 0.004
 """Of the run's time that diagnoses may take, unless the recipe says otherwise."""
 
 

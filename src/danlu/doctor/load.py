@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from danlu.doctor.evidence import Evidence
 from danlu.doctor.series import Series, series
+from danlu.errors import UserError
 from danlu.recipe import Recipe
+from danlu.recipe.fields import dotted, every_field
 from danlu.run_folder import RunFolder
 from danlu.watch import logs, store
 
@@ -34,6 +38,8 @@ def load(path: Path, facts: Mapping[str, Any] | None = None) -> Evidence:
     """
     run = RunFolder(path)
     if run.recipe_file.is_file() or (path.is_dir() and not any(path.iterdir())):
+        if facts:
+            raise UserError(f"{path}: a run folder holds its own settings; leave {', '.join(facts)} out")
         return from_run(RunFolder.open(path))
     if path.suffix == ".sqlite" or run.metrics.is_file():
         return from_store(run.metrics if path.is_dir() else path, renamed_facts(facts or {}))
@@ -70,6 +76,20 @@ def from_store(path: Path, facts: Mapping[str, Any], name: str = "") -> Evidence
     facts = {**facts, **(_told(segments[-1].info) if segments else {})}
     found = {signal: one for signal, one in signals.items() if len(one)}
     return Evidence(found, facts, resumes, own=True, name=name or path.name)
+
+
+def check_given(facts: Mapping[str, Any]) -> None:
+    """UserError: no rule can know a setting of that name, or its value is no number where it has to be one."""
+    usual = {alias: name for name, aliases in FACTS.items() for alias in (name, *aliases)}
+    fields = {dotted(entry.path) for entry in every_field()}
+    for given, value in facts.items():
+        if given not in usual and given not in fields and not given.startswith("run."):
+            near = difflib.get_close_matches(given, [*usual, *fields], n=1)
+            meant = f"did you mean {near[0]}?" if near else f"give a recipe's field, or one of: {', '.join(sorted(usual))}"
+            raise UserError(f"setting {given}: there is none of that name; {meant}")
+        number = isinstance(value, int | float) and math.isfinite(value)
+        if usual.get(given, "train.precision") != "train.precision" and not number:
+            raise UserError(f"setting {given}={value}: is no number; write it like {given}=3e-4")
 
 
 def renamed_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,13 +30,17 @@ def version(recipe: Recipe) -> str:
     return metadata.version(package)
 
 
-def gpus() -> Gpus | None:
-    """The GPUs of this machine; None without any, or without a framework that sees them."""
-    if importlib.util.find_spec("torch") is None:
+def gpus(engine: str) -> Gpus | None:
+    """The GPUs of this machine, as an engine sees them; None without any, or without the engine."""
+    if importlib.util.find_spec(engine) is None:
         return None
-    from danlu.engines.torch.gpus import gpus
+    if engine == "paddle":
+        from danlu.engines.paddle.gpus import gpus as paddles
 
-    return gpus()
+        return paddles()
+    from danlu.engines.torch.gpus import gpus as torches
+
+    return torches()
 
 
 def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> Engine:
@@ -52,6 +56,14 @@ def create(recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> En
     from danlu.engines.torch.engine import TorchEngine
 
     return TorchEngine(recipe, shape, scratch)
+
+
+def create_mistaken(recipe: Recipe, shape: ModelShape, mistake: str) -> Engine:
+    """The torch engine with a mistake in it that the doctor is to find. UserError: it cannot run here."""
+    check(recipe)
+    from danlu.engines.torch.mistakes import MISTAKES
+
+    return MISTAKES[mistake](recipe, shape)
 
 
 def meet(recipe: Recipe, rank: int, processes: int) -> Meeting:

@@ -41,12 +41,13 @@ NOTHING_SUPERVISED = "no token of the batch has a target"
 class StepResult:
     """What one optimizer step did.
 
-    loss: mean over the supervised tokens of the whole global batch, nats a token; NaN without any.
-    supervised: number of those tokens.
+    loss: mean over the supervised tokens of the whole global batch, nats a token; NaN without any. Of pairs of answers, a pair.
+    supervised: number of those tokens, or pairs.
     gradient_norm: global L2 norm before clipping, after unscaling.
     skipped: why the update was not applied, or None. Weights and moments are then exactly as before the step.
     loss_scale: the factor that was in force (1.0 without loss scaling).
     seconds: this process's in ``forward``, ``backward``, ``optimizer`` and, apart from these, waiting in ``communication``.
+    measured: what else the objective tells of the step, by name.
     """
 
     loss: float
@@ -55,6 +56,7 @@ class StepResult:
     skipped: str | None
     loss_scale: float
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 MEMORY_KINDS = ("parameters", "gathered", "casts", "gradients", "optimizer", "activations", "temporaries")
@@ -188,6 +190,9 @@ class Engine(Protocol):
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Forward, backward, clip and update for one global batch (micro_batches, micro_batch, sequence_length)."""
 
+    def gradient_norm(self, batch: Batch) -> float:
+        """Global L2 norm, unscaled, of the gradient that ``train_step`` takes of such a batch; nothing is updated or kept."""
+
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """``train_step``, followed operator by operator, and what each process's memory was for at most, by rank, in bytes:
         ``peak``, each of MEMORY_KINDS at its own largest and as ``peak_<kind>`` at the peak, ``offloaded`` (in host memory beside
@@ -205,6 +210,9 @@ class Engine(Protocol):
 
         Every process gets the whole batch and the sums over it; the batch divides by the data ranks.
         """
+
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``, by what validation measures for the objective: (sum of the loss, tokens or pairs, other sums)."""
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """Continue the prompt token by token until end_id (not yielded) or max_tokens."""

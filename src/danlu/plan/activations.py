@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from danlu.plan.engine import compiled
 from danlu.plan.job import Job
+from danlu.plan.order import splits_backward
 
 
 def layer_bytes(job: Job) -> float:
@@ -22,18 +23,44 @@ def layer_bytes(job: Job) -> float:
 
 def beside_layers(job: Job, rank: int, passes: int) -> float:
     """What a pipeline rank keeps beside its layers' own for so many micro-batches, over all chunks."""
+    masks = job.masks * job.micro_batch * job.local_sequence * job.sequence * job.width
     rotary = job.tokens * job.dimensions.head_size * 4 if job.engine.makes_rotary else 0.0
     sends = job.engine.keeps_sent and (rank < job.pipeline - 1 or job.virtual_stages > 1)
-    return passes * rotary + ((passes + 2) * job.residual_bytes if sends else 0.0)
+    kept = passes * (masks + rotary) + ((passes + 2) * job.residual_bytes if sends else 0.0)
+    if rank == job.pipeline - 1 and splits_backward(job.plain_schedule):  # the head's weight, too, gets its gradient later
+        kept += min(rank, job.micro_batches - 1) * (head_bytes(job) + head_gradient(job))
+    return kept
+
+
+def head_bytes(job: Job) -> float:
+    """What the last norm and the loss keep for the backward pass beside the logits, or the head's gradient in their stead."""
+    norm = (2 if job.lora is None else 1) * job.residual_bytes  # its input and, to train its weight, its normalised value
+    return norm if job.engine.logits else norm + job.tokens * job.dimensions.hidden * job.width
+
+
+def head_gradient(job: Job) -> float:
+    """Bytes in FP32, where the loss makes it beside the logits."""
+    return 0.0 if job.engine.logits or job.lora is not None else 4 * job.dimensions.table / job.tensor
 
 
 def working_bytes(job: Job) -> float:
     """What the layer in its backward pass holds on top: gradients of its widest tensors, and what it has recomputed."""
-    tensors = _tensors(job)
     one = job.dimensions
     gradients = job.tokens * job.width * ((3 if one.gated_mlp else 2) * one.ffn / job.tensor + one.hidden)
-    again = 0.0 if job.recompute == "none" else max(0.0, tensors.total - _kept(job, tensors))
-    return gradients + again
+    return gradients + recomputed_bytes(job)
+
+
+def output_gradients(job: Job) -> float:
+    """Gradients of the outputs of a layer's matrices and norms, of which those of their weights are made."""
+    one, t = job.dimensions, job.tensor
+    products = (one.query_width + 2 * one.kv_width + 2 * one.ffn) / t + 2 * one.hidden
+    return job.tokens * (products * job.width + 2 * one.hidden * 4 / (t if job.sequence_parallel else 1))
+
+
+def recomputed_bytes(job: Job) -> float:
+    """What a layer that recomputes has again in its backward pass, beyond what it has kept."""
+    tensors = _tensors(job)
+    return 0.0 if job.recompute == "none" else max(0.0, tensors.total - _kept(job, tensors))
 
 
 @dataclass(frozen=True)
@@ -49,10 +76,12 @@ class _Tensors:
     attention: float
     """Attention's output."""
     mlp: float
+    adapters: float
+    """What is between the two matrices of each adapter."""
 
     @property
     def total(self) -> float:
-        return self.norms + self.masks + self.projections + self.scores + self.attention + self.mlp
+        return self.norms + self.masks + self.projections + self.scores + self.attention + self.mlp + self.adapters
 
 
 def _tensors(job: Job) -> _Tensors:
@@ -72,16 +101,17 @@ def _tensors(job: Job) -> _Tensors:
     if engine.flash_attention:
         attention += tokens * one.heads / t * 4  # FP32 log of the softmax's denominator
     # A matrix product with frozen weights keeps no input; of a frozen norm's and of the MLP's tensors less is kept, too.
-    trained = job.lora is None or job.lora.everywhere
+    read = {kind for kind in one.matrices if job.lora is None or kind in job.lora.used}
+    inputs = bool(read & {"q_proj", "k_proj", "v_proj"}) + bool(read & {"gate_proj", "up_proj"})
     norm_input = max(engine.norm_input, engine.residual, 4 if w == 4 else 0) if one.gated_mlp else w
     norm_extra = (engine.norm_extra if one.gated_mlp else 0) if job.lora is None else 0
-    outputs = 2 * w if trained else w
+    outputs = inputs * w
     if job.lora is not None and job.lora.dropout:
         outputs += w + 1
     gathered = 0.0
     if job.sequence_parallel:
-        gathered = engine.gathered * 2 * w * tokens * one.hidden * (1 - 1 / t)
-    mlp = (engine.mlp_tensors if one.gated_mlp else 2) - (0 if trained else 1)
+        gathered = engine.gathered * inputs * w * tokens * one.hidden * (1 - 1 / t)
+    mlp = (engine.mlp_tensors if one.gated_mlp else 2) - ("down_proj" not in read)
     return _Tensors(
         norms=residual * (2 * norm_input + 2 * norm_extra + outputs) + gathered,
         masks=residual * 2 * mask,
@@ -89,6 +119,7 @@ def _tensors(job: Job) -> _Tensors:
         scores=scores,
         attention=attention,
         mlp=w * tokens * ffn * mlp,
+        adapters=0.0 if job.lora is None else w * tokens * job.lora.rank * len(job.lora.used),
     )
 
 
@@ -107,4 +138,8 @@ def _kept(job: Job, tensors: _Tensors) -> float:
         collected = 2 * residual if t > 1 else 0.0
         return job.residual_bytes + w * (collected + tokens * (query + kv + ffn * gates / 2 + one.hidden) + tokens * query)
     # Of a row-split product what is kept is the product, whole along the sequence, and not its sum over the tensor ranks.
-    return job.residual_bytes + w * tokens * (query + 2 * kv + gates * ffn + 2 * one.hidden + query)
+    products = query + 2 * kv + gates * ffn + 2 * one.hidden
+    if job.lora is not None:  # an adapter's last product is added to the matrix's own, which both stay
+        sizes = {"q_proj": query, "k_proj": kv, "v_proj": kv, "gate_proj": ffn, "up_proj": ffn}
+        products += sum(sizes.get(kind, one.hidden) + job.lora.rank for kind in job.lora.used)
+    return job.residual_bytes + w * tokens * (products + query)

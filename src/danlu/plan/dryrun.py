@@ -34,6 +34,7 @@ from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.meter import Meter, metered
 from danlu.engines.torch.pieces import local
 from danlu.engines.torch.trial import random_batch
+from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.plan.job import Job
 from danlu.plan.request import recipe_fields
@@ -65,10 +66,12 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
 
     ``whole`` runs all of them.
     """
+    if job.lora is not None or job.second is not None:
+        raise UserError("a dry run knows neither adapters nor a second model yet; plan without it")
     torch.set_num_threads(1)  # nothing is computed
     sizes = job.stages[rank]
     step = job.recompute_every if job.recompute != "none" else 1
-    left_out = 0 if whole else (min(sizes) - DEPTH) // step * step
+    left_out = 0 if whole or not _alike(job) else (min(sizes) - DEPTH) // step * step
     if left_out <= DEEPER * step:
         return _measured(_curve(job, shape, rank, 0))
     low, high = _curve(job, shape, rank, left_out), _curve(job, shape, rank, left_out - DEEPER * step)
@@ -91,7 +94,7 @@ def _curve(job: Job, shape: ModelShape, rank: int, left_out: int) -> Any:
         with patch.object(loss, "BLOCK_BYTES", 1 << 62), _unseen_shapes():
             engine = _Engine(recipe, shape, fake, left_out)
             with fake:
-                batch = random_batch(recipe)
+                batch = random_batch(recipe, shape.vocab_size)
                 _as_after_a_step(engine)
                 with metered(engine) as meter, _no_garbage():
                     engine.mark_with(meter)
@@ -199,7 +202,7 @@ def _as_after_a_step(engine: _Engine) -> None:
             if isinstance(module, FSDPModule):
                 module.unshard()
                 module.reshard()
-    for parameter in engine.parameters.values():
+    for parameter in engine.trained.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step(1e-4, True)
 
@@ -232,16 +235,31 @@ def _bytes(tensors: Any) -> int:
     return sum(local(each).nbytes for each in tensors)
 
 
+def _alike(job: Job) -> bool:
+    """Whether all layers have the same adapters, so that few of them tell of the others."""
+    return job.lora is None or len(set(job.lora.kinds)) == 1
+
+
 def _recipe(job: Job, shape: ModelShape) -> Recipe:
     """What would train it; the corpus is never read."""
-    sections = recipe_fields(job)
+    sections, lora = recipe_fields(job), {}
+    if job.lora is not None:
+        targets = [*job.lora.kinds[0]]
+        if not _alike(job):
+            targets = [f"model.layers.{layer}.*.{kind}" for layer, kinds in enumerate(job.lora.kinds) for kind in kinds]
+        lora = {"lora": {"rank": int(job.lora.rank), "targets": targets}}
     return recipes.parse(
         {
             "name": "dryrun",
             "stages": ["train"],
-            "model": shape.model_dump(exclude_none=True),
-            "data": {"sources": [{"path": "-"}], "tokenizer": {"path": "-"}, "sequence_length": job.sequence},
+            "model": shape.model_dump(exclude_none=True) if job.lora is None else {"hugging_face": "-"},
+            "data": {
+                "sources": [{"path": "-"}],
+                "tokenizer": {"path": "-"},
+                "sequence_length": job.sequence,
+                "document_mask": job.masks > 0,
+            },
             **sections,
-            "train": {"global_batch": job.global_batch, "device": "cpu", "compile": job.compile, **sections["train"]},
+            "train": {"global_batch": job.global_batch, "device": "cpu", "compile": job.compile, **lora, **sections["train"]},
         }
     )

@@ -8,43 +8,59 @@ facts of their code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
-from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
+from danlu.plan.activations import beside_layers, layer_bytes, output_gradients, recomputed_bytes
 from danlu.plan.job import Job
-from danlu.plan.parameters import states
+from danlu.plan.order import splits_backward
 
 LOSS_CHUNK, LOSS_BLOCK = 32 << 20, 4 << 20
-"""Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU."""
+"""Bytes of the logits that the loss makes at once, and of the FP32 softmax that it makes of them at once on a CPU of its own."""
 
 
-def fullest(job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> float:
-    """Of one pipeline rank that holds so many parameters, with so many micro-batches of each chunk in flight.
+@dataclass(frozen=True)
+class Held:
+    """What a pipeline rank has."""
 
-    ``share`` is how much of them ZeRO leaves to it between steps.
-    """
-    return max(_Moments(job, rank, held, in_flight, share).all())
+    parameters: float
+    trained: float
+    """Of them, or of the adapters beside them."""
+    states: float
+    """Bytes of weights and moments that ZeRO leaves to it between steps."""
+
+
+def fullest(job: Job, rank: int, held: Held, in_flight: Sequence[int], on_cpu: bool) -> float:
+    """Of one pipeline rank with so many micro-batches of each of its chunks in flight."""
+    return max(_Moments(job, rank, held, in_flight, on_cpu).all())
 
 
 class _Moments:
-    def __init__(self, job: Job, rank: int, held: float, in_flight: Sequence[int], share: float) -> None:
-        self.job, one = job, job.dimensions
+    def __init__(self, job: Job, rank: int, has: Held, in_flight: Sequence[int], on_cpu: bool) -> None:
+        self.job, self.base, one = job, has.states, job.dimensions
+        held, trained = has.parameters, has.trained
+        self.in_blocks = on_cpu and job.tensor == 1
         self.first, self.last = rank == 0, rank == job.pipeline - 1
         self.layers = sum(job.stages[rank])
-        self.held = held
         self.layer = one.layer_parameters if job.tensor == 1 else (held - self._ends(rank)) / max(1, self.layers)
         self.ends = held - self.layers * self.layer
         self.table = one.table / job.tensor
+        self.held = held
+        self.frozen = job.lora is not None
+        adapters = trained / max(1, self.layers) if self.frozen else 0.0
+        self.layer += adapters
+        self.held += trained if self.frozen else 0.0
+        self.fresh = 4 * trained
+        """Gradients: of all that is trained; of a layer, of the table, of the ends."""
+        self.fresh_layer = 4 * (adapters if self.frozen else self.layer)
+        self.fresh_table, self.fresh_ends = (0.0, 0.0) if self.frozen else (4 * self.table, 4 * self.ends)
         self.mixed = job.precision != "fp32"
-        width = states(job)
-        away = job.offload != "none"
-        self.base = held * share * (width.weight * (not job.offload.startswith("parameters")) + width.optimizer * (not away))
         again = 1 / job.recompute_every if job.recompute != "none" else 0.0
         copy = 2 * self.layer if self.mixed else 0.0
         self.copied = copy * (1 - again)
         """Of autocast's copies of a layer's weights what stays for the backward pass, averaged over the layers."""
-        self.cached = copy * again * max(job.stages[rank])
-        """And what is there until the forward pass is over."""
+        self.cached = (2 * adapters * self.mixed if self.frozen else copy) * again * max(job.stages[rank])
+        """And what is there until the forward pass is over; of frozen weights nothing."""
         self.made_again = copy if again else 0.0
         flying = sum(many * layers for many, layers in zip(in_flight, job.stages[rank], strict=True))
         self.whole_layer = layer_bytes(job.with_(recompute="none"))
@@ -53,6 +69,10 @@ class _Moments:
             odd = ceil(one.layers / job.recompute_every) - one.layers / job.recompute_every
             self.kept -= odd * (self.whole_layer - layer_bytes(job.with_(recompute_every=1)))
         self.stream = job.residual_bytes
+        self.put_off = 0.0
+        """Where gradients of weights wait for a gap in the schedule: what they will be made of, beside the activations."""
+        if splits_backward(job.plain_schedule):  # the rank's number of passes wait, and the one that is under way
+            self.put_off = min(rank + 1, job.micro_batches) * self.layers / job.virtual_stages * output_gradients(job)
 
     def _ends(self, rank: int) -> float:
         one, t = self.job.dimensions, self.job.tensor
@@ -73,8 +93,9 @@ class _Moments:
         if job.micro_batches == 1:
             return 0.0
         if job.zero_stage >= 2 and job.pipeline == 1:
-            return 4 * self.held / job.shards
-        return 4 * (self.held + (job.dimensions.table - self.table if self.first else 0.0))
+            return self.fresh / job.shards
+        whole = 4 * (job.dimensions.table - self.table) if self.first and not self.frozen else 0.0
+        return self.fresh + whole
 
     def gathered(self, backward: bool) -> float:
         """Whole copies of split parameters: all, or at stage 3 the ends, the layer in use and the next."""
@@ -94,9 +115,13 @@ class _Moments:
         held = self.kept + self.cached + self.kept_gradients() + self.gathered(False)
         if not self.last:
             return held
-        hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + 4)
+        hidden = self.stream + job.tokens * job.dimensions.hidden * (2 * job.width + (0 if self.frozen else 4))
         cast = 2 * self.table if self.mixed else 0.0
-        return held + hidden + cast + max(self._chunk(number) for number in range(3))
+        second = 0.0
+        if job.second is not None and job.second.beside:  # its hidden states and logits, and probabilities at a temperature
+            second = job.tokens * (job.second.dimensions.hidden * job.width + 16)
+            second += min(LOSS_CHUNK, job.tokens * job.dimensions.vocab / job.tensor * job.width) + 3 * LOSS_BLOCK
+        return held + hidden + cast + second + max(self._chunk(number) for number in range(3))
 
     def _chunk(self, number: int) -> float:
         """The loss makes some rows of logits, their softmax a block at a time, and a piece of the weight's gradient.
@@ -105,53 +130,63 @@ class _Moments:
         chunk on the sum of the pieces, the last piece and a new one.
         """
         job = self.job
-        columns, tables, wide = job.dimensions.vocab / job.tensor, 4 * self.table * min(number, 2), 2 if self.mixed else 1
+        columns, tables, wide = job.dimensions.vocab / job.tensor, self.fresh_table * min(number, 2), 2 if self.mixed else 1
         rows = max(1.0, LOSS_CHUNK // (columns * job.width))
         logits = max(0.0, min(rows, job.tokens - number * rows)) * columns * job.width
         if logits == 0:
             return 0.0
         floats = logits * 4 / job.width
-        blocks = wide if floats <= LOSS_BLOCK else wide + 1
-        piece = self.table * (6 if self.mixed else 4)
+        block = min(LOSS_BLOCK, floats) if self.in_blocks else floats
+        blocks = wide if block == floats else wide + 1
+        piece = self.fresh_table * (1.5 if self.mixed else 1)
         before = rows * columns * job.width if number else 0.0
-        return tables + logits + max(before, blocks * min(LOSS_BLOCK, floats), piece)
+        return tables + logits + max(before, blocks * block, piece)
 
     def deepest(self) -> float:
         """The last layer that recomputes goes backward: the activations before it are there, and the gradients behind it."""
-        head = 4 * self.table if self.last else 0.0
+        head = self.fresh_table if self.last else 0.0
         kept = self.kept + (self.stream if self.last else 0.0)
         over = (self.layers - 1) % self.job.recompute_every if self.job.recompute != "none" else 0
-        behind = over * (4 * self.layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
-        return kept + head + behind + self.working() + self.gathered(True)
+        behind = over * (self.fresh_layer - self.whole_layer - (2 * self.layer if self.mixed else 0.0))
+        return kept + head + behind + self.put_off + self.working() + self.gathered(True)
 
     def shallowest(self) -> float:
         """The first layer goes backward: the other layers' gradients are there."""
         job = self.job
         flying = self.kept - (self.layers - 1) * self.layer_kept()
-        head = 4 * self.table if self.last else 0.0
-        others = 4 * (self.layers - 1) * self.layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
+        head = self.fresh_table if self.last else 0.0
+        others = (self.layers - 1) * self.fresh_layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
         # A pipeline's backward passes leave gathered what they have used, till the next forward pass lets go of it.
         gathered = 4 * self.held if job.zero_stage == 3 and job.pipeline > 1 else self.gathered(True)
         return flying + head + others + self.working() + gathered
 
     def working(self) -> float:
         """What a layer in its backward pass needs for itself, with what surrounds it at any layer."""
-        made = working_bytes(self.job) + self.made_again
-        return made + self.stream + self.kept_gradients() + self.reduction()
+        job, one = self.job, self.job.dimensions
+        made = recomputed_bytes(job) + self.made_again + job.tokens * one.hidden * job.width
+        return made + self.mlp() + self.stream + self.kept_gradients() + self.reduction()
+
+    def mlp(self) -> float:
+        """The last matrix's gradient is made beside its input's; then the input goes, and its two factors' gradients come."""
+        job, one = self.job, self.job.dimensions
+        wide, matrix = job.tokens * one.ffn / job.tensor * job.width, 0 if self.frozen else one.hidden * one.ffn / job.tensor
+        kept = job.lora is None or "down_proj" in job.lora.used
+        stays = 4 * matrix if job.micro_batches == 1 else 0  # else it is added to the one before
+        return max(wide + matrix * (6 if self.mixed else 4), (3 - kept) * wide + stays)
 
     def reduction(self) -> float:
         """The buffer in which the layer before is reduced; in a pipeline when the last micro-batch alone is left."""
-        return 4 * self.layer if self.job.shards > 1 and self.job.pipeline == 1 else 0.0
+        return self.fresh_layer if self.job.shards > 1 and self.job.pipeline == 1 else 0.0
 
     def gradients(self) -> float:
         """Everything is backward: all gradients, and the ends' in the making."""
         job = self.job
-        fresh = 4 * self.table if self.first else 0.0
+        table = self.fresh_table if self.first else 0.0
         if job.shards > 1:
-            layers = 4 * self.layers * self.layer / (job.shards if job.zero_stage else 1)
-            waiting = self.kept_gradients() - 4 * self.held if job.micro_batches > 1 and job.zero_stage < 2 else 0.0
-            buffers = 4 * self.ends * (2 + 1 / (job.shards if job.zero_stage else 1))
+            layers = self.layers * self.fresh_layer / (job.shards if job.zero_stage else 1)
+            waiting = self.kept_gradients() - self.fresh if job.micro_batches > 1 and job.zero_stage < 2 else 0.0
+            buffers = self.fresh_ends * (2 + 1 / (job.shards if job.zero_stage else 1))
             gathered = 4 * self.ends if job.zero_stage else 0.0
             return layers + max(0.0, waiting) + buffers + gathered
-        tied = 4 * self.table if job.dimensions.tied_embeddings and job.pipeline == 1 else 0.0
-        return 4 * self.held + (fresh if job.micro_batches > 1 else 0.0) + tied + self.stream
+        tied = self.fresh_table if job.dimensions.tied_embeddings and job.pipeline == 1 else 0.0
+        return self.fresh + (table if job.micro_batches > 1 else 0.0) + tied + self.stream

@@ -8,11 +8,13 @@ from itertools import pairwise
 from math import ceil
 
 from danlu.errors import UserError
+from danlu.model.adapters import adapted
 from danlu.model.shape import ModelShape
 from danlu.model.stages import split
 from danlu.plan.engine import Engine, engine
 from danlu.plan.order import SCHEDULES, Schedule
 from danlu.recipe import Recipe
+from danlu.recipe.second import teacher_shape
 
 WIDTH = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 """Bytes of an activation. fp8 changes the operands of the linear layers only; what is kept between them stays bf16."""
@@ -94,6 +96,14 @@ class Dimensions:
         return self.qkv_bias * (self.query_width + 2 * self.kv_width) + self.mlp_bias * 2 * self.ffn
 
     @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """(output, input) of one layer's linear layers, by the last part of their names."""
+        d, query, kv, ffn = self.hidden, self.query_width, self.kv_width, self.ffn
+        attention = {"q_proj": (query, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, query)}
+        gate = {"gate_proj": (ffn, d)} if self.gated_mlp else {}
+        return attention | gate | {"up_proj": (ffn, d), "down_proj": (d, ffn)}
+
+    @property
     def layer_parameters(self) -> int:
         """All parameters of one layer."""
         return self.attention_parameters + self.mlp_parameters + self.small_parameters + self.column_biases
@@ -117,15 +127,31 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters (Hu et al. 2021): the trainable parameters of one layer, the base weights being frozen."""
+    """Low-rank adapters (Hu et al. 2021), which alone are trained."""
 
-    parameters_per_layer: int
-    everywhere: bool = False
-    """All linear layers have an adapter, not only queries, keys and values."""
+    rank: float
+    kinds: tuple[tuple[str, ...], ...]
+    """For each layer the matrices that have an adapter, such as q_proj."""
     dropout: bool = True
     """The adapters' input passes a dropout."""
     base_bits: float = 16
     """Width of the frozen linear weights, scales included; below 16 they are quantised (Dettmers et al. 2023)."""
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Matrices that have an adapter in some layer. Activations are counted as if all layers had them."""
+        return frozenset().union(*self.kinds)
+
+
+@dataclass(frozen=True)
+class Second:
+    """A model beside the one that is trained, which runs forward only: a teacher, or what preferences are held against."""
+
+    dimensions: Dimensions
+    apart: bool = True
+    """It has weights of its own, in FP32; else it is the trained one without its adapters."""
+    beside: bool = True
+    """Its logits are there beside the trained model's, and not before them."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +187,9 @@ class Job:
     async_tensor: bool = False
     """Tensor-parallel collectives are cut into pieces that overlap with the matrix products."""
     lora: Lora | None = None
+    second: Second | None = None
+    masks: int = 0
+    """Kinds of attention masks that are tensors: of documents, of a window. Plain causal attention has none."""
     stage_layers: tuple[int, ...] | None = None
     """Layers of every pipeline chunk, chunk i on device i modulo `pipeline`; None: the engine's own split."""
     engine_name: str = "danlu"
@@ -186,6 +215,9 @@ class Job:
             precision=recipe.train.precision,
             offload=offload_kind(memory.offload_optimizer, memory.offload_parameters),
             compile=recipe.train.compile,
+            lora=adapters(recipe, shape),
+            masks=masks(recipe, shape),
+            second=second(recipe, shape),
         )
 
     def with_(self, **changes: object) -> Job:
@@ -281,6 +313,30 @@ class Job:
                 raise UserError(f"tensor: {self.tensor} ranks for {value} {name}; use at most {value}")
         assert self.plain_schedule and self.chunks
         return self
+
+
+def adapters(recipe: Recipe, shape: ModelShape) -> Lora | None:
+    """Those that a recipe asks for; danlu keeps the frozen weights in FP32."""
+    settings = recipe.train.lora
+    if settings is None:
+        return None
+    return Lora(settings.rank, adapted(shape, settings.targets), dropout=False, base_bits=32)
+
+
+def masks(recipe: Recipe, shape: ModelShape) -> int:
+    """How many kinds of masks the layers of a recipe's model read."""
+    if shape.sliding_window is not None and recipe.data.sequence_length > shape.sliding_window:
+        return 1 + (shape.full_attention_layers > 0)
+    return int(recipe.data.document_mask)
+
+
+def second(recipe: Recipe, shape: ModelShape) -> Second | None:
+    """The model that an objective needs beside the trained one; reads a teacher's config.json. UserError: there is none."""
+    if recipe.train.objective == "distill" and recipe.train.distill is not None:
+        return Second(Dimensions.from_shape(teacher_shape(recipe, shape)))
+    if recipe.train.objective == "dpo":
+        return Second(Dimensions.from_shape(shape), apart=recipe.train.lora is None, beside=False)
+    return None
 
 
 def offload_kind(optimizer: str, parameters: str) -> str:

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from danlu.plan import order
-from danlu.plan.activations import beside_layers, layer_bytes, working_bytes
+from danlu.plan.activations import beside_layers, head_bytes, head_gradient, layer_bytes, working_bytes
 from danlu.plan.constants import allocator
-from danlu.plan.fullest import fullest
+from danlu.plan.fullest import Held, fullest
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
-from danlu.plan.parameters import StateWidths, largest_shards, states, trainable_parameters, weight_parameters
+from danlu.plan.parameters import (
+    StateWidths,
+    adapter_parameters,
+    largest_shards,
+    second_bytes,
+    states,
+    trainable_parameters,
+    trainable_shards,
+    weight_parameters,
+)
 
 WORKSPACE = 0.05e9
 """Bytes that matrix-product libraries and small buffers take from the framework's allocator."""
@@ -96,21 +105,23 @@ class _Shared:
     residual: float
     """Bytes of one hidden state between layers."""
     reserved: float
+    on_cpu: bool
 
 
 def memory(job: Job, hardware: Hardware, reserved: float | None = None) -> Memory:
-    """Predict every stage. What a job needs is the same on all devices; `reserved` replaces the engine's allocator constant."""
-    return Memory(tuple(_stages(job, reserved or allocator(job.engine_name, job.compile))))
+    """Predict every stage; `reserved` replaces the engine's allocator constant."""
+    return Memory(tuple(_stages(job, hardware, reserved or allocator(job.engine_name, job.compile))))
 
 
 def exceeds(job: Job, hardware: Hardware) -> bool:
     """Whether the bound of some stage is above the device; of a deep pipeline the first such stage is answer enough."""
-    return any(stage.bound > hardware.memory for stage in _stages(job, allocator(job.engine_name, job.compile)))
+    return any(stage.bound > hardware.memory for stage in _stages(job, hardware, allocator(job.engine_name, job.compile)))
 
 
-def _stages(job: Job, reserved: float) -> Iterator[StageMemory]:
-    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved)
-    parameters = zip(weight_parameters(job), trainable_parameters(job), largest_shards(job), strict=True)
+def _stages(job: Job, hardware: Hardware, reserved: float) -> Iterator[StageMemory]:
+    on_cpu = hardware.family == "cpu"
+    shared = _Shared(job, states(job), layer_bytes(job), working_bytes(job), job.residual_bytes, reserved, on_cpu)
+    parameters = zip(weight_parameters(job), trainable_parameters(job), largest_shards(job), trainable_shards(job), strict=True)
     return (_stage(shared, rank, *counts) for rank, counts in enumerate(parameters))
 
 
@@ -118,24 +129,26 @@ def in_flight(job: Job, rank: int) -> Sequence[int]:
     """For each of a rank's chunks the micro-batches whose activations it keeps when it keeps most."""
     kind, m, v = job.plain_schedule, job.micro_batches, job.virtual_stages
     if order.problem(kind, job.pipeline, m, v) is None:
-        return order.in_flight(kind, rank, job.pipeline, m, v)
+        return order.in_flight(kind, rank, job.pipeline, m, v, job.stages[rank])
     return [min(job.pipeline - rank, m)] * v  # no such schedule exists; 1F1B on every chunk stands in
 
 
-def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float) -> StageMemory:
+def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float, trained_shard: float) -> StageMemory:
     job, width, z = shared.job, shared.width, shared.job.zero_stage
     share = shard / held if z else 1.0
+    mine = trained_shard / trained if z and trained else 1.0
     whole = z < 3 and not job.engine.fully_sharded  # the weights; the gradients, too, up to stage 1
-    weights = trained * width.weight * (1.0 if whole else share)
+    weights = trained * width.weight * (1.0 if whole else mine)
     if job.lora is not None:
         weights += _frozen_bytes(job, rank, held) * (1.0 if whole else share)
-    gradients = trained * width.gradient * (1.0 if whole and z < 2 else share)
-    master = trained * width.master * share
-    optimizer = trained * width.optimizer * share
+    gradients = trained * width.gradient * (1.0 if whole and z < 2 else mine)
+    master = trained * width.master * mine
+    optimizer = trained * width.optimizer * mine
     if job.offload != "none":
         master = optimizer = 0.0
     if job.offload.startswith("parameters"):
         weights = 0.0
+    weights += second_bytes(job)
     chunks = job.stages[rank]
     flying = in_flight(job, rank)
     passes = sum(many * layers for many, layers in zip(flying, chunks, strict=True))
@@ -156,7 +169,8 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
     moving = (activations + logits + embedding + communication + temporaries) * shared.reserved
     elsewhere = 0.0
     if job.engine_name == "danlu":
-        elsewhere = parts + moving / shared.reserved - fullest(job, rank, held, flying, share)
+        has = Held(held, trained, weights + master + optimizer)
+        elsewhere = parts + moving / shared.reserved - fullest(job, rank, has, flying, shared.on_cpu)
     overhead = WORKSPACE + moving * (1 - 1 / shared.reserved)
     bound = parts * STATES_MARGIN + moving * MOVING_MARGIN + WORKSPACE
     estimate = parts + moving / shared.reserved + overhead - elsewhere
@@ -176,23 +190,14 @@ def _stage(shared: _Shared, rank: int, held: float, trained: float, shard: float
     )
 
 
-def head_bytes(job: Job) -> float:
-    """What the last norm and the loss keep for the backward pass beside the logits, or the head's gradient in their stead."""
-    norm = 2 * job.residual_bytes  # its input and its normalised value
-    return norm if job.engine.logits else norm + job.tokens * job.dimensions.hidden * job.width
-
-
-def head_gradient(job: Job) -> float:
-    """Bytes in FP32, where the loss makes it beside the logits."""
-    return 0.0 if job.engine.logits or job.lora is not None else 4 * job.dimensions.table / job.tensor
-
-
 def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, float]:
     """16-bit copies of the layers' matrices: kept for backward passes, only until a forward pass is over, and of one layer."""
     if not job.engine.half_copy or job.precision not in {"bf16", "fp16"}:
         return 0.0, 0.0, 0.0
     one = job.dimensions
     layer = 2 * (one.attention_parameters + one.mlp_parameters) / job.tensor
+    if job.lora is not None:
+        layer += 2 * adapter_parameters(job, job.lora.used)
     if job.recompute == "none":
         return passes * layer, 0.0, 0.0
     again = 1 / job.recompute_every
@@ -201,7 +206,7 @@ def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, fl
 
 def _whole_embedding_gradient(job: Job, rank: int) -> float:
     """Bytes of the embedding's gradient beyond this rank's share."""
-    if rank > 0 or not job.engine.whole_embedding_gradient:
+    if rank > 0 or not job.engine.whole_embedding_gradient or job.lora is not None:
         return 0.0
     return job.dimensions.table * (1 - 1 / job.tensor) * 4
 
@@ -216,13 +221,13 @@ def _loss_bytes(job: Job) -> float:
 
 
 def _frozen_bytes(job: Job, rank: int, held: float) -> float:
-    """Base weights under adapters: the matrices in their own width, embedding and norms in 16 bit."""
+    """Base weights under adapters: the matrices in their own width, embedding and norms in 16 bit at least."""
     assert job.lora is not None
     one = job.dimensions
     matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
     if rank == job.pipeline - 1 and not one.tied_embeddings:
         matrices += one.table / job.tensor
-    return matrices * job.lora.base_bits / 8 + (held - matrices) * job.width
+    return matrices * job.lora.base_bits / 8 + (held - matrices) * max(job.width, job.lora.base_bits / 8)
 
 
 def _communication(job: Job, width: StateWidths, held: float, trained: float, layers: int) -> float:

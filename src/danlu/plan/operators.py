@@ -9,6 +9,7 @@ from math import ceil
 from danlu.plan.constants import Rates
 from danlu.plan.hardware import Hardware
 from danlu.plan.job import Job
+from danlu.plan.parameters import adapter_sizes
 
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.94), (64, 128, 0.8), (64, 64, 0.65))
 """Output tiles (rows, columns) that matrix-product libraries choose from, and the rate of each relative to the largest:
@@ -18,6 +19,8 @@ RING_SLOWDOWN = 0.3
 Read off torchtitan's four rows: 1 to 8 ranks."""
 PIPELINE_DEPTH = 128
 """Values of the inner dimension that pass before a tile's pipeline is full and after it drains."""
+KEYS = 128
+"""Keys of a block of attention on a GPU; blocks in which a causal query sees nothing are left out."""
 
 
 def matmul_seconds(m: float, n: float, k: float, job: Job, hardware: Hardware, rates: Rates, eight_bit: bool = False) -> float:
@@ -95,6 +98,8 @@ def _linear(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float]:
         backward += matmul_seconds(m, k, n, job, hardware, rates, True)
         if job.lora is None:
             backward += matmul_seconds(k, n, m, job, hardware, rates, True)
+    adapters = _adapters(job, hardware, rates)
+    forward, backward = forward + adapters[0], backward + adapters[1]
     if (
         job.precision == "fp8"
     ):  # operands are scaled and cast: activation and weight once forward, gradient and both again backward
@@ -104,6 +109,26 @@ def _linear(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float]:
     return forward, backward
 
 
+def _adapters(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float]:
+    """Two thin products beside a matrix, whose result is scaled and added to the matrix's own."""
+    if job.lora is None:
+        return 0.0, 0.0
+    forward = backward = 0.0
+    m, rank, w = job.tokens, job.lora.rank, job.width
+    for outputs, inputs in adapter_sizes(job, job.lora.used):
+        for n, k in ((rank, inputs), (outputs, rank)):
+            forward += matmul_seconds(m, n, k, job, hardware, rates)
+            backward += matmul_seconds(m, k, n, job, hardware, rates) + matmul_seconds(k, n, m, job, hardware, rates)
+        forward += move_seconds(5 * m * outputs * w, hardware, rates, 2)
+        backward += move_seconds((2 * outputs + 3 * inputs) * m * w, hardware, rates, 2)
+    return forward, backward
+
+
+def all_keys(job: Job, block: int) -> float:
+    """How much longer attention takes where a mask is a tensor, so that no block of keys can be left out."""
+    return max(1.0, 2 / (1 + block / job.sequence)) if job.masks else 1.0
+
+
 def _attention(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float]:
     one, length = job.dimensions, job.local_sequence
     heads = one.heads / job.tensor * job.micro_batch
@@ -111,7 +136,8 @@ def _attention(job: Job, hardware: Hardware, rates: Rates) -> tuple[float, float
     peak = hardware.rate("bf16" if job.precision == "fp8" else job.precision)
     if job.engine.flash_attention:
         # Causal: half of the work. Backward does five products where forward does two (Dao 2023).
-        forward = rates.launch + products / 2 / (peak * rates.attention) * (1 + RING_SLOWDOWN * (1 - 1 / job.context))
+        arithmetic = products / 2 / (peak * rates.attention) * (1 + RING_SLOWDOWN * (1 - 1 / job.context))
+        forward = rates.launch + arithmetic * all_keys(job, KEYS)
         return forward, 2.5 * forward / 0.85
     scores = heads * length * job.sequence * job.width
     operands = heads * (length + job.sequence) * one.head_size * job.width

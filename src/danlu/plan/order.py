@@ -159,11 +159,13 @@ def _there_and_back(device: int, devices: int, micro_batches: int) -> Order:
 
 
 @lru_cache(maxsize=4096)
-def in_flight(schedule: Schedule, device: int, devices: int, micro_batches: int, virtual_stages: int) -> tuple[int, ...]:
+def in_flight(
+    schedule: Schedule, device: int, devices: int, micro_batches: int, virtual_stages: int, layers: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
     """Micro-batches whose activations each of the device's chunks holds at the moment when it holds most in all.
 
     They are held from the start of F to the end of B, or of W where the backward pass is split. The order alone decides, not the
-    costs, and beyond a few rounds more micro-batches change nothing.
+    costs, and beyond a few rounds more micro-batches change nothing. ``layers`` are those of each chunk; without, all are alike.
     """
     if schedule == "gpipe":
         return (micro_batches,)
@@ -173,12 +175,16 @@ def in_flight(schedule: Schedule, device: int, devices: int, micro_batches: int,
     enough = group * -(-4 * devices // group)
     steps = order(schedule, device, devices, min(micro_batches, enough), virtual_stages).steps
     release = "W" if splits_backward(schedule) else "B"
+    sizes = layers or (1,) * virtual_stages
     held, most = [0] * virtual_stages, (0,) * virtual_stages
+    now = largest = 0
     for step in steps:
         if step.kind == "F":
             held[step.chunk] += 1
-            if sum(held) > sum(most):
-                most = tuple(held)
+            now += sizes[step.chunk]
+            if now > largest:
+                most, largest = tuple(held), now
         elif step.kind == release:
             held[step.chunk] -= 1
+            now -= sizes[step.chunk]
     return most

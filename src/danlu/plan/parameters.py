@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import ceil
 
 from danlu.plan.job import Job
 
+ROW_SPLIT = ("o_proj", "down_proj")
+"""Matrices that tensor ranks split by their inputs; the others by their outputs."""
 MOMENTS = {"adamw": 2, "adam": 2, "lion": 1, "sgd-momentum": 1, "sgd": 0, "none": 0}
 
 
@@ -37,7 +41,7 @@ def states(job: Job) -> StateWidths:
 
 
 def weight_parameters(job: Job) -> tuple[float, ...]:
-    """Parameters per pipeline rank on one device, split over tensor ranks and not over data ranks."""
+    """Parameters per pipeline rank on one device, split over tensor ranks and not over data ranks; without adapters."""
     one, t = job.dimensions, job.tensor
     layer = (one.attention_parameters + one.mlp_parameters + one.column_biases) / t + one.small_parameters
     counts = [sum(chunks) * layer for chunks in job.stages]
@@ -69,8 +73,41 @@ def largest_shards(job: Job) -> tuple[float, ...]:
     return tuple(counts)
 
 
+def second_bytes(job: Job) -> float:
+    """Of the weights of a second model on one device: FP32, split over tensor ranks, and by ZeRO 3 over data ranks."""
+    if job.second is None or not job.second.apart:
+        return 0.0
+    return 4 * job.second.dimensions.parameters / job.tensor / (job.shards if job.zero_stage == 3 else 1)
+
+
 def trainable_parameters(job: Job) -> tuple[float, ...]:
-    """The same for what is updated: all, or the adapters alone."""
-    if job.lora is None:
-        return weight_parameters(job)
-    return tuple(sum(chunks) * job.lora.parameters_per_layer / job.tensor for chunks in job.stages)
+    """Parameters per pipeline rank that are updated: all, or the adapters alone."""
+    return weight_parameters(job) if job.lora is None else _adapters(job, 1)
+
+
+def trainable_shards(job: Job) -> tuple[float, ...]:
+    """Of these what the first data rank holds under ZeRO."""
+    return largest_shards(job) if job.lora is None else _adapters(job, job.shards)
+
+
+def _adapters(job: Job, shards: int) -> tuple[float, ...]:
+    """Per pipeline rank, whole or the first of so many parts."""
+    assert job.lora is not None
+    ends = [0, *accumulate(job.chunks)]
+    chunks = [sum(adapter_parameters(job, kinds, shards) for kinds in job.lora.kinds[a:b]) for a, b in pairwise(ends)]
+    return tuple(sum(chunks[rank :: job.pipeline]) for rank in range(job.pipeline))
+
+
+def adapter_parameters(job: Job, kinds: Iterable[str], shards: int = 1) -> float:
+    """Of one layer with adapters at these matrices: one matrix from the input to the rank, one from there to the output."""
+    assert job.lora is not None
+    rank = job.lora.rank
+    if shards == 1:
+        return rank * sum(outputs + inputs for outputs, inputs in adapter_sizes(job, kinds))
+    return sum(ceil(rank / shards) * inputs + ceil(outputs / shards) * rank for outputs, inputs in adapter_sizes(job, kinds))
+
+
+def adapter_sizes(job: Job, kinds: Iterable[str]) -> list[tuple[float, float]]:
+    """(output, input) of each adapter on one tensor rank, which has of either what it has of the matrix."""
+    sizes = ((kind, *job.dimensions.matrices[kind]) for kind in kinds)
+    return [(n, k / job.tensor) if kind in ROW_SPLIT else (n / job.tensor, k) for kind, n, k in sizes]

@@ -9,13 +9,15 @@ from math import ceil
 
 from danlu.plan.job import Job
 from danlu.plan.measured import Fixed, Precision, Share
-from danlu.plan.operators import LayerSeconds
-from danlu.plan.parameters import trainable_parameters, weight_parameters
+from danlu.plan.operators import LayerSeconds, all_keys
+from danlu.plan.parameters import adapter_sizes, trainable_parameters, weight_parameters
 
 LOSS_CHUNK = 32 << 20
 """Bytes of the logits that the engine's loss makes at once."""
 HEAD_SIZE = 64
 """Of the head that attention was measured with."""
+KEYS = 512
+"""Keys of a block of torch's attention on a CPU."""
 FORWARD_CALLS = 1 / 3
 """Share of the calls of a layer that its forward pass makes."""
 SPLIT_GRADIENTS = 5
@@ -40,7 +42,7 @@ class Profile:
         linear = sum(many * self._product(tokens, width, one.hidden) for width, many in columns)
         weights = one.hidden * sum(many * width for width, many in columns)
         cast, cast_back = (self._of("cast", weights, way) if self.mixed else 0.0 for way in ("forward", "backward"))
-        heads = one.heads / t * job.micro_batch * one.head_size / HEAD_SIZE
+        heads = one.heads / t * job.micro_batch * one.head_size / HEAD_SIZE * all_keys(job, KEYS)
         curves = self.share.attention[self.precision]
         attention, attention_back = (heads * curve.above(job.sequence) for curve in (curves.forward, curves.backward))
         repeated = 2 * query if one.kv_heads < one.heads else 0.0
@@ -50,7 +52,23 @@ class Profile:
         # Where a tensor went to several places, its gradients are summed: residual twice, attention's input, MLP's input.
         back = 2 * self._of("norm", stream, "backward") + self._of("rotation", tokens * (query + kv), "backward") + copies
         back += self._of("activation", tokens * ffn, "backward") + 5 * self._of("add", stream)
-        return LayerSeconds(linear, 2 * linear, attention, attention_back, there + cast, back + cast_back)
+        linear_back = 2 * linear
+        if job.lora is not None:  # no gradients of the matrices
+            adapters, adapters_back = self._adapters()
+            linear, linear_back, cast_back = linear + adapters, linear + adapters_back, 0.0
+        return LayerSeconds(linear, linear_back, attention, attention_back, there + cast, back + cast_back)
+
+    def _adapters(self) -> tuple[float, float]:
+        """Two thin products beside a matrix, scaled and added; no call of theirs is in ``fixed``."""
+        forward = backward = 0.0
+        tokens, lora, add = self.job.tokens, self.job.lora, self.share.operators["add"][self.precision]
+        assert lora is not None
+        rank, product = lora.rank, self.share.matmul[self.precision].at
+        for outputs, inputs in adapter_sizes(self.job, lora.used):
+            products = product(2 * tokens * inputs * rank) + product(2 * tokens * outputs * rank)
+            forward += products + 2 * add.forward.at(tokens * outputs)
+            backward += 2 * products + add.forward.at(tokens * outputs) + add.forward.at(tokens * inputs)
+        return forward, backward
 
     def head(self) -> tuple[float, float]:
         """The loss makes its gradients at once, a few rows at a time; the backward pass only scales them."""
@@ -59,12 +77,13 @@ class Profile:
         table = columns * one.hidden
         width = 2 if self.mixed else 4
         chunks = ceil(tokens / max(1.0, LOSS_CHUNK // (columns * width)))
-        there = 3 * self._product(tokens, columns, one.hidden) + self._of("loss", tokens * columns)
-        there += (chunks - 1) * self._of("accumulate", table)
+        trained = job.lora is None
+        there = (2 + trained) * self._product(tokens, columns, one.hidden) + self._of("loss", tokens * columns)
+        there += trained * (chunks - 1) * self._of("accumulate", table)
         if self.mixed:
-            there += self._of("cast", table) + chunks * self._of("cast", table, "backward")
+            there += self._of("cast", table) + trained * chunks * self._of("cast", table, "backward")
         return there + self._of("norm", self.whole * one.hidden), (
-            self._of("accumulate", table)
+            trained * self._of("accumulate", table)
             + self._of("accumulate", tokens * one.hidden)
             + self._of("norm", self.whole * one.hidden, "backward")
         )
@@ -72,6 +91,8 @@ class Profile:
     def table(self) -> tuple[float, float]:
         """The look-up, and its gradient, which is as large as the table; where that is tied, the head's is added."""
         one = self.job.dimensions
+        if self.job.lora is not None:
+            return self._of("copy", self.job.tokens * one.hidden), 0.0
         table = one.table / self.job.tensor
         tied = self._of("accumulate", table) if one.tied_embeddings and self.job.pipeline == 1 else 0.0
         return self._of("copy", self.job.tokens * one.hidden), self._of("embedding", table, "backward") + tied
@@ -110,21 +131,23 @@ class Profile:
         if job.shards == 1:
             return 0.0
         found = 0.0
-        for held, layers in zip(weight_parameters(job), map(sum, job.stages), strict=True):
+        frozen = job.lora is not None
+        for held, trained, layers in zip(weight_parameters(job), trainable_parameters(job), map(sum, job.stages), strict=True):
             layer = job.dimensions.layer_parameters / job.tensor
-            pieces = [layer] * layers + [max(0.0, held - layers * layer)]  # the ends together are one
-            found = max(found, sum(map(self._piece, pieces)))
+            ends = max(0.0, held - layers * layer)  # together one
+            fresh = trained / max(1, layers) if frozen else layer
+            found = max(found, layers * self._piece(layer, fresh) + self._piece(ends, 0.0 if frozen else ends))
         return found
 
-    def _piece(self, parameters: float) -> float:
+    def _piece(self, parameters: float, trained: float) -> float:
         """What is gathered and reduced together: it is copied into one buffer before, and divided or copied out after."""
-        job, m, volume = self.job, self.job.micro_batches, 4 * parameters
-        copies = self._of("copy", parameters, precision="fp32") + self._of("accumulate", parameters)
+        job, m, volume = self.job, self.job.micro_batches, 4 * trained
+        copies = self._of("copy", trained, precision="fp32") + self._of("accumulate", trained)
         if job.zero_stage == 0:
             return copies + self._collective("all_reduce", volume)
         reductions = m if (job.zero_stage == 2 and job.pipeline == 1) or job.zero_stage == 3 else 1
         gathers = (2 * m if job.zero_stage == 3 else m) if job.pipeline == 1 else 1
-        gather = self._collective("all_gather", volume) + self._of("copy", parameters, precision="fp32")
+        gather = self._collective("all_gather", 4 * parameters) + self._of("copy", parameters, precision="fp32")
         return gathers * gather + reductions * (copies + self._collective("reduce_scatter", volume))
 
     def optimizer(self) -> float:

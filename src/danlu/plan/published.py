@@ -205,14 +205,12 @@ def _lora(notes: str, word: str, one: Dimensions) -> Lora | None:
     elif re.search(r"int8|8[- ]?bit", notes + word):
         bits = 8.0
     everywhere = bool(re.search(r"(all|every) (linear|layers|matri)|mlp|adapter[ _-]?v2", notes))
+    kinds = tuple(one.matrices) if everywhere else ("q_proj", "v_proj")
+    rank = float(found[1]) if (found := re.search(r"rank (\d+)", notes)) else 8.0
     if stated := re.search(r"([\d,]{5,}) trainable", notes):
-        return Lora(int(stated[1].replace(",", "")) // one.layers, everywhere, base_bits=bits)
-    rank = int(found[1]) if (found := re.search(r"rank (\d+)", notes)) else 8
-    # An adapter has a matrix from its input to the rank and one from the rank to its output: query and value, or all.
-    sides = 2 * one.hidden + one.query_width + one.kv_width
-    if everywhere:
-        sides += 2 * one.hidden + one.query_width + one.kv_width + (3 if one.gated_mlp else 2) * (one.hidden + one.ffn)
-    return Lora(rank * sides, everywhere, base_bits=bits)
+        sides = sum(sum(one.matrices[kind]) for kind in kinds)
+        rank = int(stated[1].replace(",", "")) / (one.layers * sides)
+    return Lora(rank, (kinds,) * one.layers, base_bits=bits)
 
 
 def _table(path: Path) -> list[dict[str, str]]:

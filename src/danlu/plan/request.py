@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from danlu.model.shape import ModelShape
-from danlu.plan.job import Dimensions, Job, offload_kind
+from danlu.plan.job import Dimensions, Job, Lora, Second, adapters, masks, offload_kind, second
 from danlu.recipe import Recipe
+from danlu.recipe import offered as offers
 from danlu.recipe.offered import OFFERED, Offered
-from danlu.recipe.train_sections import MemorySection, ParallelSection
+from danlu.recipe.train_sections import BESIDE, MemorySection, ParallelSection
 
 SCHEDULES: tuple[str, ...] = get_args(ParallelSection.model_fields["schedule"].annotation)
 """Orders of the pipeline that a recipe can ask for; the search chooses among what danlu runs."""
@@ -34,12 +35,16 @@ class Request:
     """Fields of `Job` that are given, and not searched."""
     schedules: tuple[str, ...] = SCHEDULES
     offloads: tuple[str, ...] = OFFLOADS
+    lora: Lora | None = None
+    masks: int = 0
     offered: Offered = OFFERED["torch"]
     """What the engine has a part for."""
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
     shape: ModelShape | None = None
     """The model as danlu builds it, where it is known."""
+    second: Second | None = None
+    """A model beside it that is not trained."""
 
     @property
     def tokens(self) -> float:
@@ -56,7 +61,8 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
 
     A precision that the recipe leaves at its default is open too: mixed precision is the cheapest saving that there is.
     """
-    asked, offered = recipe.train.precision, OFFERED[recipe.train.engine]
+    asked, offered = recipe.train.precision, offers.of(recipe)
+    kept = None if recipe.parallel.api == "fleet" else f"keep parallel.api: {recipe.parallel.api} beside what is found here"
     open_precision = "precision" not in recipe.train.model_fields_set
     return Request(
         name=recipe.name,
@@ -66,10 +72,13 @@ def from_recipe(recipe: Recipe, shape: ModelShape, fixed: Mapping[str, Any] | No
         steps=recipe.train.steps,
         precisions=(asked, "bf16") if open_precision and asked == "fp32" else (asked,),
         compile=recipe.train.compile,
-        fixed=dict(fixed or {}),
+        fixed=dict(fixed or {}) | ({"pipeline": 1} if recipe.train.objective in BESIDE else {}),
+        lora=adapters(recipe, shape),
+        masks=masks(recipe, shape),
         offered=offered,
-        notes=(offered.note,) if offered.note else (),
+        notes=tuple(note for note in (offered.note, kept) if note),
         shape=shape,
+        second=second(recipe, shape),
     )
 
 

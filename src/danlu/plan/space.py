@@ -37,7 +37,12 @@ def layouts(request: Request, hardware: Hardware, devices: int, precision: str) 
             continue
         for pipeline in _open(request, "pipeline", divisors(devices // tensor)):
             data, rest = divmod(devices, tensor * pipeline)
-            if rest or pipeline > one.layers or batch % data or request.fixed.get("data", data) != data:
+            if (
+                rest
+                or pipeline > (one.layers if offered.pipelines else 1)
+                or batch % data
+                or request.fixed.get("data", data) != data
+            ):
                 continue
             basis = {"data": data, "tensor": tensor, "pipeline": pipeline, "precision": precision}
             for variant in _variants(request, basis):
@@ -106,6 +111,9 @@ def _job(request: Request, fields: dict[str, Any]) -> Job:
         sequence=request.sequence,
         global_batch=request.global_batch,
         compile=request.compile,
+        lora=request.lora,
+        masks=request.masks,
+        second=request.second,
         **fields,
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from danlu.plan.collectives import Group, gather_seconds, reduce_seconds, send_seconds
 from danlu.plan.constants import Rates, rates
 from danlu.plan.hardware import Hardware
-from danlu.plan.job import Job
+from danlu.plan.job import Dimensions, Job
 from danlu.plan.operators import head_seconds, layer_seconds, move_seconds
 from danlu.plan.order import problem, splits_backward
 from danlu.plan.parameters import states, trainable_parameters, weight_parameters
@@ -85,6 +85,8 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
         forward, backward, tensor, *layer = _stages(job, hardware, rate)
         data, send = _data(job, hardware, rate, *layer), _sends(job, hardware, rate)
         parts = _Parts(forward, backward, tensor, send, data, _optimizer(job, hardware, rate), _offload(job, hardware))
+    if job.second is not None:
+        parts = _with_second(parts, job, job.second.dimensions)
     busy = job.micro_batches * max(f + b for f, b in zip(parts.forward, parts.backward, strict=True))
     sends = 2 * parts.send * job.micro_batches * job.virtual_stages
     piped = _pipelined(job, parts.forward, parts.backward, parts.send)
@@ -112,6 +114,17 @@ def step_time(job: Job, hardware: Hardware, constants: Rates | None = None) -> S
         flops,
         peak,
     )
+
+
+def _with_second(parts: _Parts, job: Job, second: Dimensions) -> _Parts:
+    """Its forward pass, at the speed of the trained model's."""
+
+    def work(one: Dimensions) -> float:
+        matrices = one.layers * (one.attention_parameters + one.mlp_parameters) + one.table
+        return matrices + one.layers * one.query_width * job.sequence
+
+    share = work(second) / work(job.dimensions)
+    return replace(parts, forward=[seconds * (1 + share) for seconds in parts.forward])
 
 
 def _measured(job: Job, hardware: Hardware, profile: Profile) -> _Parts:
@@ -302,12 +315,12 @@ def _offload(job: Job, hardware: Hardware) -> float:
     """Gradients to the host and weights back, both waiting for the update there, which runs at the host's memory rate."""
     if job.offload == "none":
         return 0.0
-    count = max(weight_parameters(job)) / (job.shards if job.zero_stage else 1)
-    width = states(job)
+    split = job.shards if job.zero_stage else 1
+    count, width = max(trainable_parameters(job)) / split, states(job)
     seconds = count * (width.gradient + width.weight) / hardware.host_link
     seconds += count * 2 * (width.master + width.optimizer + width.gradient) / (hardware.host_link / 2)
     if job.offload.endswith("disk"):
         seconds += count * 2 * (width.master + width.optimizer) / hardware.disk
     if job.offload.startswith("parameters"):
-        seconds += 3 * job.micro_batches * count * job.width / hardware.host_link
+        seconds += 3 * job.micro_batches * max(weight_parameters(job)) / split * job.width / hardware.host_link
     return seconds

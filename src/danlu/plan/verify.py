@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
+from danlu.plan.activations import head_bytes, head_gradient
 from danlu.plan.hardware import load
 from danlu.plan.job import Job
-from danlu.plan.memory import StageMemory, head_bytes, head_gradient, memory
+from danlu.plan.memory import StageMemory, memory
 
 if TYPE_CHECKING:
     from danlu.plan.dryrun import Measured
@@ -48,6 +49,7 @@ class Check:
         if self.rank < job.pipeline - 1:
             return kept
         adds = job.micro_batches > 1 and (job.zero_stage < 2 or job.pipeline > 1)
+        adds |= job.dimensions.tied_embeddings and job.pipeline == 1  # the look-up's, which comes last
         # Where nothing is added to it, the head's gradient is the parameter's gradient from the beginning.
         return kept + head_bytes(job) + (head_gradient(job) if adds else 0.0)
 
@@ -75,13 +77,14 @@ class Check:
 
 
 def compare(job: Job, shape: ModelShape) -> list[Check]:
-    """The first, a middle and the last pipeline rank, with as few micro-batches as fill the pipeline twice.
+    """The first, a middle and the last pipeline rank, with a few micro-batches more than fill the pipeline.
 
     UserError: PyTorch is not installed.
     """
     if find_spec("torch") is None:
         raise UserError("--verify: PyTorch is not installed; pip install 'danlu[torch]'")
-    few = min(job.micro_batches, 2 * job.pipeline)
+    enough = job.pipeline + 2 if job.schedule == "1f1b" else 2 * job.pipeline
+    few = min(job.micro_batches, enough)
     job = job.with_(global_batch=few * job.micro_batch * job.data)
     ranks = sorted({0, job.pipeline // 2, job.pipeline - 1})
     stages = memory(job, load("h100-80gb")).stages

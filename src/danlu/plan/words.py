@@ -21,6 +21,8 @@ def layout(job: Job) -> str:
 def techniques(job: Job) -> str:
     """Such as ``bf16, micro-batch 2 x 16, selective recompute, optimizer on the host``."""
     parts = [job.precision, f"micro-batch {job.micro_batch} x {job.micro_batches}"]
+    if job.lora is not None:
+        parts.insert(0, f"LoRA of rank {job.lora.rank:g}")
     if job.recompute != "none":
         parts.append(recompute(job))
     if job.offload != "none":

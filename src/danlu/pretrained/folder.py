@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +33,11 @@ GENERATION = "generation_config.json"
 _TOKENIZER_FILES = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", tokenizers.TEMPLATE)
 
 
-def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None = None) -> ModelShape:
+def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None = None, layers: str | None = None) -> ModelShape:
     """Write a published model into a new folder, from which ``model.hugging_face`` and other programs take it.
 
-    ``source``: a GGUF file, or a folder in the Hugging Face layout. Needs memory for one tensor. UserError: it is neither, its
-    tensors do not fit, the folder exists. DanluError: the disk is full.
+    ``source``: a GGUF file, or a folder in the Hugging Face layout. With ``layers``, only some of its layers. Needs memory for
+    one tensor. UserError: it is neither, its tensors do not fit, the folder exists. DanluError: the disk is full.
     """
     if folder.exists():
         raise UserError(f"{folder} exists; give another folder with --to")
@@ -51,6 +52,8 @@ def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None 
         shape, tensor, settings = _gguf(source, tokenizer)
     else:
         raise UserError(f"{source}: there is no such file or folder")
+    if layers is not None:
+        shape, tensor = thinned(shape, tensor, layers)
     with written(folder, replace=False) as partial:
         for name, data in settings(tokenizer or source).items():
             (partial / name).write_bytes(data)
@@ -63,6 +66,38 @@ def import_model(source: Path, folder: Path, dtype: str, tokenizer: Path | None 
 
 Tensors = Callable[[str], Array]
 Settings = Callable[[Path], dict[str, bytes]]
+
+
+def thinned(shape: ModelShape, tensor: Tensors, layers: str) -> tuple[ModelShape, Tensors]:
+    """The model with some of its layers, as ``kept_layers`` reads them."""
+    kept = kept_layers(layers, shape.layers)
+
+    def of_kept(name: str) -> Array:
+        parts = name.split(".")
+        if parts[:2] == ["model", "layers"]:
+            parts[2] = str(kept[int(parts[2])])
+        return tensor(".".join(parts))
+
+    full = sum(layer < shape.full_attention_layers for layer in kept)
+    return shape.model_copy(update={"layers": len(kept), "full_attention_layers": full}), of_kept
+
+
+def kept_layers(told: str, there: int) -> list[int]:
+    """Which layers ``15`` (evenly spaced, the first and the last among them) or ``0-7,23-29`` names. UserError: none such."""
+    kept: list[int] = []
+    if told.isdecimal() and 1 <= int(told) < there:
+        count = int(told)
+        kept = [round(number * (there - 1) / max(1, count - 1)) for number in range(count)]
+    elif not told.isdecimal() and re.fullmatch(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*", told):
+        ends = [[int(end) for end in part.split("-")] for part in told.split(",")]
+        kept = [layer for first, *last in ends for layer in range(first, (last or [first])[0] + 1)]
+    if kept and kept == sorted(set(kept)) and kept[-1] < there:
+        return kept
+    half = max(1, there // 2)
+    text = (
+        f"the model has layers 0 to {there - 1}; give fewer than {there}, such as {half}, or rising numbers such as 0-{half - 1}"
+    )
+    raise UserError(f"--layers {told}: {text}")
 
 
 def _gguf(file: Path, tokenizer: Path | None) -> tuple[ModelShape, Tensors, Settings]:

@@ -9,6 +9,7 @@ from danlu.recipe.explain import Problem
 from danlu.recipe.fields import listed
 from danlu.recipe.resolve import combine
 from danlu.recipe.sections import Recipe
+from danlu.recipe.train_sections import BESIDE
 
 _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 
@@ -16,7 +17,7 @@ _ORDER = {"prepare": 0, "train": 1, "evaluate": 2, "generate": 2, "export": 2}
 def contradictions(recipe: Recipe) -> list[Problem]:
     """All that contradicts within a recipe whose fields are valid by themselves. Reads no file."""
     layout = (
-        [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe)]
+        [] if recipe.automatic else [*_batch(recipe), *_layout(recipe), *_memory(recipe), *_samples(recipe)]
     )  # looked at again when the planner has filled it in
     return [
         *_stages(recipe),
@@ -24,7 +25,7 @@ def contradictions(recipe: Recipe) -> list[Problem]:
         *_steps(recipe),
         *_profile(recipe),
         *_validation(recipe),
-        *_conversations(recipe),
+        *_objective(recipe),
         *_adapters(recipe),
         *_model(recipe),
     ]
@@ -42,15 +43,24 @@ def _stages(recipe: Recipe) -> list[Problem]:
     return []
 
 
-def _conversations(recipe: Recipe) -> list[Problem]:
-    if recipe.train.objective != "sft":
-        return []
-    problems = []
-    if recipe.data.tokenizer.path is None:
-        text = "sft needs the tokenizer of a model that is trained already; give data.tokenizer.path"
+def _objective(recipe: Recipe) -> list[Problem]:
+    train, problems = recipe.train, []
+    name, plain = train.objective, train.samples == "text"
+    if name == "distill" and train.distill is None:
+        problems.append(Problem(("train", "distill"), "distill needs a teacher; name its folder in train.distill.teacher"))
+    if name != "pretrain" and recipe.data.tokenizer.path is None:
+        whose = "the teacher" if name == "distill" else "a model that is trained already"
+        text = f"{name} needs the tokenizer of {whose}; give data.tokenizer.path"
         problems.append(Problem(("train", "objective"), text))
-    if recipe.data.curate is not None:
-        problems.append(Problem(("data", "curate"), "chooses plain documents, and sft reads conversations; leave it out"))
+    if recipe.data.curate is not None and not plain:
+        problems.append(Problem(("data", "curate"), f"chooses plain documents, and {name} reads {train.samples}; leave it out"))
+    if name in BESIDE and recipe.parallel.pipeline > 1:
+        text = f"{recipe.parallel.pipeline} has no place yet for the second model of {name}; give 1, and data or tensor ranks"
+        problems.append(Problem(("parallel", "pipeline"), text))
+    if name == "dpo" and recipe.model.hugging_face is None:
+        problems.append(Problem(("train", "objective"), "dpo starts from a trained model; name it in model.hugging_face"))
+    if name == "dpo" and not recipe.data.document_mask:
+        problems.append(Problem(("data", "document_mask"), "false would let an answer see the other of its pair; leave it out"))
     return problems
 
 
@@ -147,6 +157,21 @@ def _memory(recipe: Recipe) -> list[Problem]:
         text = "true meters operator by operator, which train.compile fuses; keep one of the two"
         problems.append(Problem(("watch", "memory"), text))
     return problems
+
+
+def _samples(recipe: Recipe) -> list[Problem]:
+    """A model that is split or compiled for training steps cannot take token by token."""
+    clashes = {
+        "train.compile": recipe.train.compile,
+        "parallel.sequence_parallel": recipe.parallel.sequence_parallel,
+        f"parallel.schedule ({recipe.parallel.schedule})": recipe.parallel.schedule != "1f1b",
+        f"memory.offload_parameters ({recipe.memory.offload_parameters})": recipe.memory.offload_parameters != "none",
+    }
+    found = [field for field, there in clashes.items() if there]
+    if not recipe.generate.every or not found:
+        return []
+    text = f"{recipe.generate.every} takes the model token by token, beside which {listed(found, 'and')} cannot be"
+    return [Problem(("generate", "every"), f"{text}; give 0, or leave the other out")]
 
 
 def _too_few_micro_batches(recipe: Recipe) -> Problem:

@@ -16,10 +16,16 @@ class DoctorSection(Section):
         10, ge=0, description="Steps between looks at the weights and the curves; 0: no doctor.", json_schema_extra=RESUMABLE
     )
     time_share: float = Field(
-        0.01,
+        0.004,
         gt=0,
         le=1,
         description="Share of the time that diagnoses may take; after a costly one the next waits. 1: each look is a diagnosis.",
+        json_schema_extra=RESUMABLE,
+    )
+    retain: str | None = Field(
+        None,
+        description="A text, JSON or Parquet file that tuning must not make the model forget: its loss is measured ahead of the "
+        "first step and at each validation.",
         json_schema_extra=RESUMABLE,
     )
     on_critical: Literal["warn", "stop", "rollback"] = Field(

@@ -31,12 +31,21 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
     if (scaling := recipe.model.rope_scaling) is not None:
         unread = [name for name, kinds in _ROPE.items() if scaling.kind not in kinds]
         found += _changed("model.rope_scaling", scaling, unread, f"model.rope_scaling.kind is {scaling.kind}")
-    if train.objective != "sft":
-        found += _changed("data.chat", data.chat, ["template", "supervise"], f"train.objective is {train.objective}")
+    why = f"train.objective is {train.objective}"
+    if train.samples == "text":
+        found += _changed("data.chat", data.chat, ["template", "supervise"], why)
+    if train.objective != "distill":
+        found += _changed("train", train, ["distill"], why)
+    if train.objective != "dpo":
+        found += _changed("train.dpo", train.dpo, ["beta", "label_smoothing"], why)
+    if train.precision == "fp32":
+        found += _changed("train", train, ["amp_level"], "train.precision is fp32")
     if data.validation_fraction == 0:
         found += _changed("train", train, ["evaluate_tokens"], "data.validation_fraction is 0, so that nothing is held out")
     if (curate := data.curate) is not None:
         found += _curation(curate)
+    if recipe.parallel.processes == 1 and not recipe.parallel.auto:
+        found += _changed("parallel", recipe.parallel, ["api"], "there is one process, and nothing is split")
     if recipe.memory.recompute == "none":
         found += _changed("memory", recipe.memory, ["recompute_every"], "memory.recompute is none")
     offloads = {name: getattr(recipe.memory, name) for name in ("offload_optimizer", "offload_parameters")}
@@ -48,9 +57,11 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("memory", recipe.memory, ["offload_folder"], "nothing is offloaded to disk")
     if generate.temperature == 0:
         found += _changed("generate", generate, ["top_k", "top_p", "seed"], "generate.temperature is 0, which draws nothing")
+    if train.compile and (recipe.watch.statistics_every or recipe.watch.histograms_every):
+        found.append("watch.statistics_every: has no activations and attention logits, which train.compile fuses; the rest is")
     doctor = recipe.doctor
     if doctor.every == 0:
-        found += _changed("doctor", doctor, ["time_share", "on_critical"], "doctor.every is 0")
+        found += _changed("doctor", doctor, ["time_share", "retain", "on_critical"], "doctor.every is 0")
     if doctor.every == 0 or doctor.on_critical != "rollback":
         why = "doctor.every is 0" if doctor.every == 0 else f"doctor.on_critical is {doctor.on_critical}"
         found += _changed("doctor", doctor, ["rollbacks", "skip_batches", "rollback_rate"], why)

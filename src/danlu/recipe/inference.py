@@ -13,7 +13,7 @@ from danlu.recipe.overrides import apply, spelled_out
 from danlu.recipe.sections import AUTOMATIC, Recipe
 from danlu.recipe.train_sections import ParallelSection
 
-FIELDS = ("data", "tensor", "pipeline", "zero_stage")
+FIELDS = ("data", "tensor", "pipeline", "zero_stage", "api")
 """Of parallel; the others order or split a training step."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from danlu.errors import UserError
 from danlu.recipe.sections import Recipe
@@ -12,6 +12,9 @@ from danlu.recipe.sections import Recipe
 class Offered:
     """Of one engine. The fields are named after the recipe's."""
 
+    apis: tuple[str, ...] = ("fleet",)
+    amp_levels: tuple[str, ...] = ("O1",)
+    pipelines: bool = True
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     schedules: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble")
     interleaved_from: int = 2
@@ -21,12 +24,15 @@ class Offered:
     offload: bool = True
     """Of moments and parameters."""
     lora: bool = True
+    objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """With matrix products on a CPU."""
-    operators: bool = True
-    """Profiles and the memory meter, which follow operators one by one."""
+    meter: bool = True
+    """Of memory, which follows operators one by one."""
+    compiled_profiles: bool = True
+    """Profiles that see into a compiled graph."""
     note: str | None = None
     """What to say of the planner's figures."""
 
@@ -34,28 +40,46 @@ class Offered:
 OFFERED = {
     "torch": Offered(),
     "paddle": Offered(
-        zero_stages=(0, 1, 2),
+        apis=("fleet", "auto_parallel"),
+        amp_levels=("O1", "O2"),
         schedules=("1f1b", "interleaved"),
         interleaved_from=3,
-        sequence_parallel=False,
         recomputes=("none", "full"),
         offload=False,
         lora=False,
+        objectives=("pretrain", "sft"),
         compiled_layouts=False,
         cpu_precisions=("fp32",),
-        operators=False,
+        meter=False,
+        compiled_profiles=False,
         note="memory and time are those of the torch engine; with train.engine paddle they have not been measured",
     ),
 }
 """By ``train.engine``."""
 
 
+def of(recipe: Recipe) -> Offered:
+    """What there is for the engine and the api that a recipe names."""
+    offered = OFFERED[recipe.train.engine]
+    if recipe.parallel.api == "fleet":
+        return offered
+    return replace(
+        offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False, amp_levels=("O1",)
+    )
+
+
 def check(recipe: Recipe) -> None:
     """UserError: a field asks for what the recipe's engine has no part for."""
-    name = recipe.train.engine
-    offered = OFFERED[name]
+    name, offered = recipe.train.engine, of(recipe)
     train, memory, parallel = recipe.train, recipe.memory, recipe.parallel
+    if parallel.api not in OFFERED[name].apis:
+        raise UserError(f"parallel.api: {parallel.api} is a way of paddle; leave it out, or use train.engine=paddle")
+    if train.amp_level not in OFFERED[name].amp_levels:
+        raise UserError(f"train.amp_level: {train.amp_level} is a level of paddle; leave it out, or use train.engine=paddle")
     found = {
+        f"train.amp_level: {train.amp_level}": train.amp_level not in offered.amp_levels,
+        f"train.amp_level: {train.amp_level} with zero_stage 3": train.amp_level == "O2" and parallel.zero_stage == 3,
+        f"parallel.pipeline: {parallel.pipeline}": parallel.pipeline > 1 and not offered.pipelines,
         f"parallel.zero_stage: {parallel.zero_stage}": parallel.zero_stage not in offered.zero_stages,
         "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,
         f"parallel.schedule: {parallel.schedule}": parallel.schedule not in offered.schedules,
@@ -63,13 +87,19 @@ def check(recipe: Recipe) -> None:
         f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
+        f"train.objective: {train.objective}": train.objective not in offered.objectives,
         "train.lora": train.lora is not None and not offered.lora,
-        "watch.memory: true": recipe.watch.memory and not offered.operators,
-        f"watch.profile: {recipe.watch.profile}": recipe.watch.profile is not None and not offered.operators,
+        "watch.memory: true": recipe.watch.memory and not offered.meter,
+        f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None
+        and train.compile
+        and not offered.compiled_profiles,
     }
+    whose, other = f"the {name} engine", "train.engine=torch"
+    if parallel.api != "fleet":
+        whose, other = f"parallel.api {parallel.api}", "parallel.api=fleet"
     for field, there in found.items():
         if there:
-            raise UserError(f"{field} is not part of the {name} engine yet; use train.engine=torch, or leave it out")
+            raise UserError(f"{field} is not part of {whose} yet; use {other}, or leave it out")
     least = offered.interleaved_from
     if parallel.schedule == "interleaved" and parallel.pipeline < least:
         raise UserError(

@@ -92,13 +92,17 @@ def shape_fields(model: ModelSection, base: ModelShape | None) -> dict[str, Any]
 
 def checkpoint_shape(model: ModelSection) -> ModelShape:
     """The shape in the config.json of model.hugging_face. Raises UserError if it is absent, broken or of an unknown family."""
+    return folder_shape(FilePath(str(model.hugging_face)).expanduser(), ("model", "hugging_face"))
+
+
+def folder_shape(folder: FilePath, field: Path) -> ModelShape:
+    """The shape in the config.json of a folder that a field names. Raises UserError as `checkpoint_shape`."""
     from danlu.model.families import from_hugging_face  # reaches numpy
 
-    folder = FilePath(str(model.hugging_face)).expanduser()
     file = folder / "config.json"
 
     def refuse(text: str) -> UserError:
-        return fail([Problem(("model", "hugging_face"), text)], Origins("recipe"))
+        return fail([Problem(field, text)], Origins("recipe"))
 
     try:
         config = json.loads(file.read_bytes())

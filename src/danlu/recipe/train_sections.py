@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from danlu.recipe.objective_sections import DistillSection, DpoSection, Samples
 from danlu.recipe.section import RESUMABLE, Section
 
 Offload = Literal["none", "host", "disk"]
@@ -61,10 +62,13 @@ class TrainSection(Section):
     engine: Literal["torch", "paddle"] = Field(
         "torch", description="The framework; a run can change it on the way.", json_schema_extra=RESUMABLE
     )
-    objective: Literal["pretrain", "sft"] = Field(
+    objective: Literal["pretrain", "sft", "distill", "dpo"] = Field(
         "pretrain",
-        description="pretrain: continue any text; sft: answer in conversations, of which only the answers are supervised.",
+        description="pretrain: continue any text; sft: answer in conversations, of which only the answers are supervised; "
+        "distill: be like a teacher; dpo: prefer the better one of two answers.",
     )
+    distill: DistillSection | None = Field(None, description="The teacher (train.objective: distill).")
+    dpo: DpoSection = Field(DpoSection(), description="How pairs of answers are learned (train.objective: dpo).")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU when there is one.")
     steps: int = Field(1000, gt=0, description="Optimizer steps.")
     global_batch: int = Field(32, gt=0, description="Samples an optimizer step, over all micro-batches and ranks.")
@@ -73,6 +77,10 @@ class TrainSection(Section):
     schedule: ScheduleSection = Field(ScheduleSection(), description="The learning rate over the steps.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="Arithmetic of matrix products; weights and optimizer stay FP32. fp16 scales the loss dynamically."
+    )
+    amp_level: Literal["O1", "O2"] = Field(
+        "O1",
+        description="Of paddle in half precision: O1 casts FP32 weights for products; O2 has half weights beside FP32 masters.",
     )
     dropout: float = Field(
         0.0,
@@ -92,6 +100,29 @@ class TrainSection(Section):
         3, gt=0, description="Non-finite steps in a row (each is skipped) that stop the run.", json_schema_extra=RESUMABLE
     )
 
+    @property
+    def samples(self) -> Samples:
+        """What the sources hold."""
+        if self.objective == "distill" and self.distill is not None:
+            return self.distill.samples
+        return SAMPLES[self.objective]
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether the loss is in nats a token, and not in nats a pair of answers."""
+        return self.samples != "pairs"
+
+    @property
+    def counted(self) -> str:
+        """What the loss is the mean over."""
+        return "tokens" if self.of_tokens else "pairs"
+
+
+SAMPLES: dict[str, Samples] = {"pretrain": "text", "sft": "conversations", "distill": "text", "dpo": "pairs"}
+"""What an objective reads."""
+BESIDE = ("distill", "dpo")
+"""Objectives that hold the model against a second one, which stays as it is."""
+
 
 class ParallelSection(Section):
     """How the work is spread over processes; data x tensor x pipeline of them are started. `auto` alone: danlu plans it."""
@@ -110,6 +141,11 @@ class ParallelSection(Section):
     zero_stage: Literal[0, 1, 2, 3] = Field(
         0,
         description="What data ranks split instead of keeping it whole: 1 optimizer states, 2 and gradients, 3 and parameters.",
+        json_schema_extra=RESUMABLE,
+    )
+    api: Literal["fleet", "auto_parallel"] = Field(
+        "fleet",
+        description="By which of paddle's ways tensors are split. Both compute the same; auto_parallel has no pipeline.",
         json_schema_extra=RESUMABLE,
     )
     schedule: Literal["1f1b", "interleaved", "zero-bubble"] = Field(

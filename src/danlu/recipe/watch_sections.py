@@ -10,7 +10,7 @@ from danlu.recipe.section import RESUMABLE, Section
 
 
 class GenerateSection(Section):
-    """The samples that are printed after training."""
+    """The samples that are printed after training, and those that the page shows of it."""
 
     prompts: list[str] = Field(["", "The "], min_length=1, description="Texts to continue.", json_schema_extra=RESUMABLE)
     max_tokens: int = Field(64, gt=0, description="New tokens a sample.", json_schema_extra=RESUMABLE)
@@ -20,6 +20,9 @@ class GenerateSection(Section):
         0.95, gt=0, le=1, description="Only the most likely tokens of this total probability.", json_schema_extra=RESUMABLE
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the sampling.", json_schema_extra=RESUMABLE)
+    every: int = Field(
+        0, ge=0, description="Steps between samples that are made while the run trains; 0: none.", json_schema_extra=RESUMABLE
+    )
 
 
 class WatchSection(Section):

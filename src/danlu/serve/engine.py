@@ -10,6 +10,7 @@ from collections import Counter, deque
 from danlu.errors import UserError
 from danlu.serve.blocks import BlockCache
 from danlu.serve.executor import BLOCK, Executor, Logits, Piece
+from danlu.serve.guide import Dead
 from danlu.serve.lookup import guess
 from danlu.serve.sampling import draw, log_probabilities
 from danlu.serve.sequence import Output, Reason, Sequence
@@ -119,8 +120,14 @@ class Engine:
 
     def _advance(self, sequence: Sequence, logits_v: Logits) -> Output:
         """Draw the next token of a sequence and say what it adds."""
-        sampling = sequence.sampling
-        token = draw(logits_v, sampling, sequence.tokens, sequence.prompt)
+        sampling, guide = sequence.sampling, sequence.guide
+        try:
+            allowed_v = guide.masked(logits_v) if guide else logits_v
+        except Dead:
+            return Output(sequence.text.finish(), None, None, [], "error")
+        token = draw(allowed_v, sampling, sequence.tokens, sequence.prompt)
+        if guide:
+            guide.take(token)
         if token in sequence.ends and not sampling.ignore_end:
             return Output(sequence.text.finish(), None, None, [], "stop")
         sequence.tokens.append(token)

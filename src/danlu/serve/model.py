@@ -8,6 +8,7 @@ from danlu.data.chat.forms import Message, Unfit
 from danlu.data.chat.template import Template
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
+from danlu.serve.guide import Guide
 from danlu.serve.sampling import Sampling
 from danlu.serve.sequence import Sequence
 from danlu.serve.text import TextStream
@@ -40,7 +41,7 @@ class Model:
         ids: list[int] = self.tokenizer.encode_markup(*rendered)[0].tolist()
         return ids
 
-    def sequence(self, tokens: list[int], sampling: Sampling) -> Sequence:
+    def sequence(self, tokens: list[int], sampling: Sampling, guide: Guide | None = None) -> Sequence:
         """A sequence for an engine."""
         text = TextStream(self.tokenizer, tokens, sampling.stop)
-        return Sequence(list(tokens), len(tokens), sampling, self.ends, text)
+        return Sequence(list(tokens), len(tokens), sampling, self.ends, text, guide)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from danlu.serve.guide import Guide
 from danlu.serve.sampling import Sampling
 from danlu.serve.text import TextStream
 
@@ -34,6 +35,8 @@ class Sequence:
     ends: frozenset[int]
     """Tokens before which it stops."""
     text: TextStream
+    guide: Guide | None = None
+    """What the answer must follow; None: nothing."""
     computed: int = 0
     """Of how many first tokens the keys and values are in the cache."""
     table: list[int] = field(default_factory=list)

@@ -9,17 +9,21 @@ from typing import Any
 
 from danlu.data.batches import TrainingBatches
 from danlu.data.prepared import Prepared
+from danlu.doctor.diagnose import diagnose
 from danlu.doctor.finding import Finding, Severity
 from danlu.doctor.live import Live
 from danlu.doctor.load import facts_of, from_store
 from danlu.engines.base import Batch, Engine
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
+from danlu.train.invariants.accumulation import PASSES, Accumulation
 from danlu.train.invariants.batch import of_batch, rows
 from danlu.train.invariants.evaluation import EARLY, Probe, interval
 from danlu.train.invariants.repeats import Repeats
 from danlu.train.invariants.weights import Weights
 from danlu.train.position import Position
+from danlu.train.validation import held_out
+from danlu.watch import probes
 
 LEAST_LENGTH = 8
 """Tokens of a sample below which the probes have nothing to vary."""
@@ -42,18 +46,24 @@ class Attendant:
             document_mask=recipe.data.document_mask,
             seed=recipe.train.seed,
         )
+        validation = held_out(recipe, prepared) if self.every and engine.rank == 0 else ()
+        self.repeats = Repeats(whole.samples, recipe.train.global_batch, validation)
         self.information: dict[str, Any] = {
             "vocabulary": shape.vocab_size,
             "epoch_samples": whole.samples,
+            "held_out_rows": len(self.repeats.held_out),
+            "resident_limit": probes.resident_bytes() + probes.available_memory_bytes(),
+            "mapped_bytes": prepared.train.mapped_bytes + prepared.validation.mapped_bytes,
             "drawn": recipe.model.hugging_face is None,
         }
         """Facts of this run beside its recipe; they are kept with its segments."""
-        self.repeats, self.weights = Repeats(whole.samples, recipe.train.global_batch), Weights(shape)
+        self.weights = Weights(shape)
         few = recipe.train.global_batch if recipe.parallel.pipeline > 1 else 2 * recipe.parallel.data
         few = min(few, recipe.train.global_batch)
-        exact = recipe.train.dropout == 0
+        exact = recipe.train.dropout == 0 and recipe.train.of_tokens
         self.probe = Probe(engine, few, shape.max_sequence_length, recipe.data.document_mask, exact)
-        self.interval = interval(few, recipe.train.global_batch)
+        self.accumulation = Accumulation(engine, recipe)
+        self.interval = interval(few, recipe.train.global_batch, PASSES if self.accumulation.asked else 0)
         self.live = Live()
         self.begun = 0
         self.seconds = 0.0
@@ -89,7 +99,8 @@ class Attendant:
             different = len(set(self.engine.gather(found["batch/hash"])))
             found["batch/shared"] = 1 - different / self.recipe.parallel.data
         if self._probes(step):
-            found |= self.probe.measure(self.whole[place])
+            whole = self.whole[place]
+            found |= self.probe.measure(whole) | self.accumulation.measure(whole)
         self.seconds += time.perf_counter() - start
         return found
 
@@ -125,6 +136,16 @@ class Attendant:
         news = self.live.news()
         self.seconds += time.perf_counter() - start
         return news
+
+    def said(self, metrics: Path) -> list[dict[str, Any]] | None:
+        """What the doctor found in all, for the summary, the gravest first; None without a doctor, or on the other processes."""
+        if not self.every or self.engine.rank > 0:
+            return None
+        diagnosis = self.live.last or diagnose(from_store(metrics, facts_of(self.recipe, self.information)))
+        return [
+            {"rule": one.rule, "severity": one.severity.name.lower(), "step": one.step, "verdict": one.verdict.en}
+            for one in diagnosis.findings
+        ]
 
     def _ends(self, position: Position) -> bool:
         """Whether the run would end here."""

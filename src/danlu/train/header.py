@@ -37,7 +37,8 @@ def header_rows(
     if parallel.processes > 1:
         degrees = {"data": parallel.data, "tensor": parallel.tensor, "pipeline": parallel.pipeline}
         layout = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-        rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}"))
+        api = "" if parallel.api == "fleet" else f", {parallel.api}"
+        rows.insert(3, ("layout", f"{parallel.processes} processes: {layout}, ZeRO {parallel.zero_stage}{api}"))
     if position.step:
         rows.append(("resumed", f"after step {position.step} of {steps}"))
     rows += [("ignored", setting) for setting in ignored(recipe, device)]

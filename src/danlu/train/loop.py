@@ -22,17 +22,19 @@ from danlu.plural import many
 from danlu.recipe import Recipe
 from danlu.train import audited, checkpoint, replicas, treatment
 from danlu.train.attended import Attendant
+from danlu.train.continuation import Prompts
+from danlu.train.figures import figures
 from danlu.train.header import header_rows
-from danlu.train.imported import tokenizer_warning
+from danlu.train.imported import check_teacher, tokenizer_warning
 from danlu.train.interrupt import Interrupt, watched
 from danlu.train.metered import memory_text
 from danlu.train.position import Position, summary, summary_rows
 from danlu.train.profiling import Profiling
 from danlu.train.recording import Recording, follow, perplexity
+from danlu.train.retained import Retained
 from danlu.train.saves import Saves
 from danlu.train.schedule import rate_at
 from danlu.train.validation import held_out_loss
-from danlu.watch import probes
 from danlu.watch.console import LiveLine, Progress, header
 from danlu.watch.format import count, duration
 from danlu.watch.store import Recorder
@@ -46,6 +48,7 @@ def train(recipe: Recipe, shape: ModelShape, engine: Engine, prepared: Prepared,
     """
     leads = engine.rank == 0
     stream = stream if leads else open(os.devnull, "w")  # noqa: SIM115 - as long as the process
+    check_teacher(recipe, prepared)
     live = LiveLine(stream, recipe.watch.print_every)
     with Recorder.open(folder / "metrics.sqlite") if leads else nullcontext() as recorder, watched() as interrupt:
         session = _Session(recipe, shape, engine, prepared, folder, live, recorder, interrupt)
@@ -86,8 +89,8 @@ class _Session:
         interrupt: Interrupt,
     ) -> None:
         self.recipe, self.shape, self.engine, self.prepared = recipe, shape, engine, prepared
-        self.checkpoints, self.live, self.recorder, self.interrupt = folder / "checkpoints", live, recorder, interrupt
-        self.folder = folder
+        self.folder, self.checkpoints = folder, folder / "checkpoints"
+        self.live, self.recorder, self.interrupt = live, recorder, interrupt
         self.position = Position()
         self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint)
         self.warnings: list[str] = []
@@ -105,8 +108,10 @@ class _Session:
         )
         self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
+        self.retained = Retained(recipe, engine, prepared)
         self.profiling = Profiling(recipe, engine, folder)
         self.recording = Recording(recipe, engine, whole, recorder)
+        self.prompts = Prompts(recipe, shape, prepared)
         self.verified: int | None = None
         """The step after which replicas were last found to be equal."""
         self.done_before: set[str] = set()
@@ -146,6 +151,7 @@ class _Session:
         for warning in self.warnings:
             self.event("warning", warning)
         if resumed is None:
+            self._record(self.retained.measure())
             for finding in audited.before_first_step(self.recipe, self.shape, self.engine, self.prepared, self.folder):
                 self._tell("audit", "before step 1", finding)
 
@@ -196,6 +202,7 @@ class _Session:
                 self.check_replicas()
             if last or (train.evaluate_every and position.step % train.evaluate_every == 0):
                 self._validate()
+            self._sample()
             if last:  # ahead of the checkpoint: once that is there, no later run records anything
                 self.event("finished", f"all {many(train.steps, 'step')} done")
             if last or (position.step % self.recipe.checkpoint.every == 0 and not position.non_finite):
@@ -288,22 +295,9 @@ class _Session:
         position = self.position
         speed = self.step_tokens / seconds
         mfu = position.share_of_peak(speed * self.flops / self.recipe.parallel.processes)
-        memory = probes.resident_bytes()
-        values = {
-            "train/loss": result.loss,
-            "train/gradient_norm": result.gradient_norm,
-            "train/learning_rate": rate,
-            "train/skipped_steps": position.skipped,
-            "train/tokens_per_second": speed,
-            "memory/resident_bytes": memory,
-        }
-        if mfu is not None:
-            values["train/mfu"] = mfu
+        values = figures(self.engine, position, result, rate, speed, mfu)
         if self.recipe.train.precision == "fp16":
             values["train/loss_scale"] = result.loss_scale
-        device_memory = self.engine.device_memory()
-        if device_memory is not None:
-            values["memory/device_bytes"] = device_memory
         self.attendant.add(position.step, self.recording.step(position.step, position.batch - 1, result, values, seconds, waited))
         left = (self.recipe.train.steps - position.step) * position.step_seconds / position.step
         self.live.update(
@@ -317,7 +311,7 @@ class _Session:
                 learning_rate=rate,
                 tokens_per_second=speed,
                 mfu=mfu,
-                memory_bytes=memory if device_memory is None else device_memory,
+                memory_bytes=int(values.get("memory/device_bytes", values["memory/resident_bytes"])),
                 data_wait=waited / seconds,
                 seconds_left=left,
             )
@@ -326,15 +320,24 @@ class _Session:
     def _validate(self) -> None:
         position, start = self.position, time.perf_counter()
         self._doing("validates")
-        loss, tokens = held_out_loss(self.recipe, self.engine, self.prepared)
-        if not tokens:  # nothing is held out
+        self._record(self.retained.measure())
+        loss, counted, measured = held_out_loss(self.recipe, self.engine, self.prepared)
+        if not counted:  # nothing is held out
             return
         position.validation_loss = loss
-        values = {"validation/loss": loss, "validation/perplexity": perplexity(loss)}
+        values = {"validation/loss": loss} | {f"validation/{name}": value for name, value in measured.items()}
+        if self.recipe.train.of_tokens:
+            values["validation/perplexity"] = perplexity(loss)
         if (recent := position.recent_loss) is not None:
             position.validation_ratio = values["validation/ratio"] = loss / recent
         self._record(values | {"time/validation": time.perf_counter() - start})
-        self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(tokens)} tokens")
+        self.live.note(f"step {position.step}: validation loss {loss:.4f} on {count(counted)} {self.recipe.train.counted}")
+
+    def _sample(self) -> None:
+        if self.prompts.due(self.position.step):
+            self._doing("continues the prompts")
+            for prompt, text in self.prompts.continued(self.engine):
+                self.event("sample", prompt + text, prompt=prompt)
 
     def _save(self, background: bool) -> None:
         if self.saves.due(self.position):
@@ -356,7 +359,7 @@ class _Session:
             self._record({"time/checkpoint": done.stood_still})
 
     def keep_what_was_begun(self) -> None:
-        """Amid an error. The processes of a layout may not have met it all, so that they cannot wait for each other."""
+        """Amid an error, which not all processes of a layout may have met, so that they cannot wait for each other."""
         if self.recipe.parallel.processes > 1:
             return
         try:
@@ -385,7 +388,7 @@ class _Session:
 
     def summary(self) -> dict[str, Any]:
         """The run in one flat object."""
-        return summary(self.position, self.recipe, self.shape)
+        return summary(self.position, self.recipe, self.shape) | {"findings": self.attendant.said(self.folder / "metrics.sqlite")}
 
     def summary_rows(self) -> list[tuple[str, str]]:
         """The same for a person."""

@@ -33,6 +33,7 @@ class Recording:
         """``whole_batches`` are those of all data ranks together; only the first process, which has a recorder, reads them."""
         self.watch, self.engine, self.batches, self.recorder = recipe.watch, engine, whole_batches, recorder
         self.processes, self.clipping = recipe.parallel.processes, recipe.train.optimizer.gradient_clipping
+        self.of_tokens = recipe.train.of_tokens
         self.system = SystemMeter(engine.device)
         self.observed: Observed | None = None
         self.clipped: deque[bool] = deque(maxlen=CLIPS)
@@ -61,7 +62,9 @@ class Recording:
         self.parts.append(parts)
         if result.skipped is None:
             self.clipped.append(0 < self.clipping < result.gradient_norm)
-        found = {**values, "train/perplexity": perplexity(result.loss), "time/step": seconds, "time/recording": self.seconds}
+        found = {**values, "time/step": seconds, "time/recording": self.seconds}
+        if self.of_tokens:
+            found["train/perplexity"] = perplexity(result.loss)
         found |= {f"time/{part}": spent for part, spent in parts.items()}
         found["time/other"] = max(0.0, seconds - sum(parts.values()))
         if self.clipping and self.clipped:

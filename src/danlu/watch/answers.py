@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from danlu.errors import UserError
 from danlu.watch import store
 from danlu.watch.axes import Axis, axes
 from danlu.watch.coarse import Coarse
-from danlu.watch.curves import curve, figure_or_text, numbers
+from danlu.watch.curves import Floats, curve, figure_or_text, numbers
 from danlu.watch.ends import mark, newest
 from danlu.watch.signals import Signals
 
@@ -26,7 +27,9 @@ class Answers:
     def __init__(self, signals: Signals) -> None:
         self.signals = signals
         self._axes: dict[Path, tuple[Any, dict[str, Axis]]] = {}
-        self._first_sight = threading.Lock()
+        self._finding_axes = threading.Lock()
+        self._coarse: dict[tuple[Path, str], tuple[Any, int, Coarse]] = {}
+        self._first_sights = ThreadPoolExecutor(1, "danlu-first-sights")
 
     def curves(
         self,
@@ -66,10 +69,21 @@ class Answers:
     ) -> dict[str, Any] | None:
         held = self.signals.soon(metrics, name) if at_once else self.signals.series(metrics, name)
         if held is None:
-            with self._first_sight:  # one at a time: the first chart is the first to be drawn
-                return _preview(metrics, name, place, within, points)
+            return _preview(self._seen(metrics, name, points), newest(metrics, name)[1], place, within)
+        self._coarse.pop((metrics, name), None)
         steps, values = held
         return curve(place.place(steps), values, within, points, logarithmic) if len(steps) else None
+
+    def _seen(self, metrics: Path, name: str, points: int) -> Coarse:
+        """A first sight; they are taken one after the other, so that the first chart is the first to be drawn."""
+
+        def look() -> Coarse:
+            now, known = mark(metrics), self._coarse.get((metrics, name))
+            if known is None or known[:2] != (now, points):
+                known = self._coarse[metrics, name] = now, points, Coarse(metrics, name, points)
+            return known[2]
+
+        return self._first_sights.submit(look).result()
 
     def names(self, metrics: Path) -> list[str]:
         """The signals of a run; none where its file cannot be read."""
@@ -88,11 +102,11 @@ class Answers:
 
     def _places(self, metrics: Path) -> dict[str, Axis]:
         """The axes of a run, found anew when its file has changed."""
-        now = mark(metrics)
-        known = self._axes.get(metrics)
-        if known is None or known[0] != now:
-            known = self._axes[metrics] = now, axes(metrics)
-        return known[1]
+        with self._finding_axes:  # once for all charts that ask at the same time
+            now, known = mark(metrics), self._axes.get(metrics)
+            if known is None or known[0] != now:
+                known = self._axes[metrics] = now, axes(metrics)
+            return known[1]
 
     def newest(self, metrics: Path, names: list[str]) -> dict[str, float | str]:
         """Name -> last value, as text where it is not finite."""
@@ -100,12 +114,10 @@ class Answers:
         return {name: figure_or_text(float(values[-1])) for name, values in found.items() if len(values)}
 
 
-def _preview(metrics: Path, name: str, place: Axis, within: tuple[float, float] | None, points: int) -> dict[str, Any]:
+def _preview(seen: Coarse, last: Floats, place: Axis, within: tuple[float, float] | None) -> dict[str, Any]:
     """What `curve` says, of the whole signal, from the columns that SQLite finds."""
-    seen = Coarse(metrics, name, points)
     low, high = within or (-math.inf, math.inf)
     x = place.place(seen.steps)
-    _, last = newest(metrics, name)
     return {
         "coarse": True,
         "points": seen.points,

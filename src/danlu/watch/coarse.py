@@ -15,15 +15,13 @@ from danlu.watch.ends import parts
 LONG = 100_000
 """Values beyond which a signal is long."""
 
-# One statement with one row: between rows, Python would have to wait for its other threads. With one min or max, SQLite takes the
-# other columns from the row that has it.
-_COLUMN = """(
-    SELECT json_array(step, {end}(value), count(*), count(value), avg(value)) FROM "values"
-    WHERE name = :name AND segment = :segment AND step >= :low + i * :width AND step < :low + (i + 1) * :width AND step <= :high
-)"""
-_COLUMNS = f"""
+# One statement with one row: between rows, Python would have to wait for its other threads. Every value is read once.
+_COLUMNS = """
 WITH RECURSIVE column(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM column WHERE i < :columns - 1)
-SELECT json_group_array(json_array(json({_COLUMN.format(end="min")}), json({_COLUMN.format(end="max")}))) FROM column
+SELECT json_group_array(json((
+    SELECT json_array(min(value), max(value), count(*), count(value), avg(value)) FROM "values"
+    WHERE name = :name AND segment = :segment AND step >= :low + i * :width AND step < :low + (i + 1) * :width AND step <= :high
+))) FROM column
 """
 
 
@@ -36,33 +34,35 @@ def length(path: Path, name: str) -> int:
 
 
 class Coarse:
-    """`steps` and `values` of the extremes of columns of equal width; `middles` and `means` of the columns; how many values."""
+    """Columns of equal width: `steps` and `values` of their extremes, `middles` and `means`; how many values there are in all.
+
+    The smallest value of a column stands at its first step and the largest at its last: no screen shows where they were in it.
+    """
 
     def __init__(self, path: Path, name: str, points: int) -> None:
         """About `points` extremes of the whole signal."""
-        extremes: dict[int, float] = {}
-        middles, means = [], []
+        steps, values, middles, means = [], [], [], []
         self.points = self.not_finite = 0
         with store.reading(path) as connection:
-            counting = [part for part in parts(store.segments(path)) if _ends(connection, name, part) is not None]
-            for part in counting:
-                low, high = _ends(connection, name, part) or (0, 0)
+            ends = {part: _ends(connection, name, part) for part in parts(store.segments(path))}
+            counting = {part[0]: pair for part, pair in ends.items() if pair is not None}
+            for segment, (low, high) in counting.items():
                 columns = max(1, points // 2 // len(counting))
                 width = -(-(high - low + 1) // columns)
-                given = {"segment": part[0], "low": low, "high": high, "width": width, "columns": columns}
+                given = {"segment": segment, "low": low, "high": high, "width": width, "columns": columns}
                 (number,) = connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
                 (text,) = connection.execute(_COLUMNS, {"name": number, **given}).fetchone()
-                for at, pair in enumerate(json.loads(text)):
-                    for step, value, _, _, _ in pair:
+                for at, (least, most, count, known, mean) in enumerate(json.loads(text)):
+                    begin = low + at * width
+                    for step, value in ((begin, least), (min(begin + width - 1, high), most)):
                         if value is not None and math.isfinite(value):
-                            extremes[step] = value
-                    _, _, count, known, mean = pair[0]
+                            steps.append(step)
+                            values.append(value)
                     self.points += count
                     self.not_finite += count - known
-                    middles.append(low + (at + 0.5) * width)
+                    middles.append(begin + 0.5 * width)
                     means.append(math.nan if mean is None else mean)
-        self.steps = np.array(sorted(extremes), dtype=np.int64)
-        self.values = np.array([extremes[step] for step in sorted(extremes)], dtype=np.float64)
+        self.steps, self.values = np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64)
         self.middles, self.means = np.array(middles), np.array(means)
 
 

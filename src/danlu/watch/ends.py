@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +12,30 @@ import numpy as np
 
 from danlu.watch import store
 
+_CLOCK = """
+WITH found(step) AS (
+    SELECT (SELECT min(step) FROM steps WHERE segment = :segment AND step >= value AND step <= :last) FROM json_each(:wanted)
+)
+SELECT step, (SELECT time FROM steps WHERE segment = :segment AND steps.step = found.step) FROM found
+"""
+"""The first step from each wanted one on, and its time."""
 Part = tuple[int, int, int]
 """A segment, and the steps from which and below which it is the one that counts."""
 
 
 def mark(path: Path) -> tuple[Any, ...]:
-    """What changes when a metrics file does, without opening it."""
+    """What changes when a metrics file does, without opening it.
+
+    An empty write-ahead log tells nothing: whoever reads makes one, and takes it away again.
+    """
     marks: list[Any] = []
     for name in (path, Path(f"{path}-wal")):
         try:
             found = name.stat()
-            marks += [found.st_ino, found.st_mtime_ns, found.st_size]
         except OSError:
-            marks.append(None)
+            continue
+        if found.st_size:
+            marks += [found.st_ino, found.st_mtime_ns, found.st_size]
     return tuple(marks)
 
 
@@ -83,17 +95,15 @@ def clock(path: Path, points: int) -> store.Series:
         rows: list[tuple[int, float]] = []
         for segment, low, last in spans:
             share = max(2, min(last - low + 1, round(points * (last - low + 1) / total)))
-            for step in np.unique(np.linspace(low, last, share).astype(np.int64)).tolist():
-                rows += connection.execute(
-                    "SELECT step, time FROM steps WHERE segment = ? AND step >= ? AND step <= ? ORDER BY step LIMIT 1",
-                    (segment, step, last),
-                ).fetchall()
+            wanted = np.unique(np.linspace(low, last, share).astype(np.int64)).tolist()
+            rows += connection.execute(_CLOCK, {"segment": segment, "last": last, "wanted": json.dumps(wanted)}).fetchall()
     steps, which = np.unique(np.array([step for step, _ in rows], dtype=np.int64), return_index=True)
     return steps, np.array([moment for _, moment in rows])[which]
 
 
 def _spans(connection: sqlite3.Connection, found: list[Part]) -> Iterator[Part | None]:
     for segment, low, end in found:
-        query = "SELECT min(step), max(step) FROM steps WHERE segment = ? AND step >= ? AND step < ?"
-        least, most = connection.execute(query, (segment, low, end)).fetchone()
+        query = "SELECT {}(step) FROM steps WHERE segment = ? AND step >= ? AND step < ?"
+        # By the index only one at a time.
+        least, most = (connection.execute(query.format(which), (segment, low, end)).fetchone()[0] for which in ("min", "max"))
         yield None if least is None else (segment, int(least), int(most))

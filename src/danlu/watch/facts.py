@@ -20,6 +20,8 @@ from danlu.watch.ends import first, newest
 
 EVENTS = 1000
 """Events that are shown, at most; the newest ones, and the page says how many there are."""
+SAMPLES = 40
+"""Texts made while the run trained that are shown, at most; all of them are among its events."""
 ALIVE_SECONDS = 7.0
 """A recorder that has been silent for longer is gone: it gives a sign of life every second."""
 
@@ -65,7 +67,7 @@ def collect(run_folder: Path) -> dict[str, Any]:
             key: metrics.get(key, empty)
             for key, empty in (("names", []), ("histogram_names", []), ("events", []), ("events_total", 0))
         },
-        "samples": [sample for sample in samples if isinstance(sample, dict)],
+        "samples": [sample for sample in samples if isinstance(sample, dict)] + metrics.get("samples", []),
         "evaluation": _flat(evaluation),
         "data": _flat(read("data/index.json", _parse_json, dict)) + _pages(run_folder, ["curated/curation.html"]),
         "environment": _flat(read("environment.json", _parse_json, dict)),
@@ -99,6 +101,7 @@ def _metrics(path: Path) -> dict[str, Any]:
         "histogram_names": store.histogram_names(path),
         "events": [_event(event, segments) for event in happened[-EVENTS:]],
         "events_total": len(happened),
+        "samples": _samples(segments, happened),
         "seconds": sum(segment.seen - segment.started for segment in segments),
         "status": status(segments, ending(segments, happened)),
         "total": segments[-1].info.get("steps") if segments else None,
@@ -114,6 +117,13 @@ def _event(event: store.Event, segments: list[store.Segment]) -> dict[str, Any]:
     later = [segment.first_step for segment in segments if segment.id > event.segment]
     replaced = bool(later) and event.step >= min(later)
     return {"step": event.step, "time": event.time, "kind": event.kind, "message": event.message, "replaced": replaced}
+
+
+def _samples(segments: list[store.Segment], happened: list[store.Event]) -> list[dict[str, Any]]:
+    """The newest texts that were made while the run trained, the newest first."""
+    made = [event for event in happened if event.kind == "sample" and not _event(event, segments)["replaced"]]
+    newest_first = made[: -SAMPLES - 1 : -1]
+    return [{"prompt": str(one.data.get("prompt", "")), "text": one.message, "step": one.step} for one in newest_first]
 
 
 def ending(segments: list[store.Segment], happened: list[store.Event]) -> str | None:

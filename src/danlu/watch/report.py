@@ -17,12 +17,12 @@ CELLS = 300_000
 HISTOGRAMS, HISTOGRAM_COLUMNS = 24, 60
 
 
-def write_report(run_folder: Path) -> Path:
+def write_report(run_folder: Path, doctor: dict[str, Any] | None = None) -> Path:
     """Write ``report.html`` into the run folder from what lies there, and return its path.
 
     Read are metrics.sqlite, recipe.yaml, environment.json, data/index.json, evaluation.json, samples.json, summary.json and
     checkpoints/; the section of one that is missing is left out, and one that cannot be read is named in the report instead.
-    The old report stays until the new one is complete.
+    ``doctor`` is what is said of the run's health, as the page takes it. The old report stays until the new one is complete.
 
     Raises:
         UserError: the run folder does not exist, or the report cannot be written into it.
@@ -31,7 +31,7 @@ def write_report(run_folder: Path) -> Path:
         raise UserError(f"{run_folder}: no such run folder")
     report = run_folder / "report.html"
     aside = report.with_name("report.html.partial")
-    data = content(run_folder)
+    data = content(run_folder) | {"doctor": doctor}
     page = assets.page(data["name"], data)
     try:
         aside.write_text(page, encoding="utf-8")

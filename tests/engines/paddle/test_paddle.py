@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -21,6 +22,8 @@ from danlu.engines.torch.engine import TorchEngine
 from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.recipe import parse
+from danlu.watch import profile as profiles
+from danlu.watch import trace
 
 WORKER = Path(__file__).with_name("worker.py")
 BASE: dict[str, Any] = {
@@ -152,6 +155,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
     for name, (fields, overrides) in OBSERVED.items():
         job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+    level = ["train.precision=fp16", "train.amp_level=O2"]
+    job("amp", shape_of(layers=2), batches(6, 4), do="amp", overrides=[*TRAINED["accumulated"], *level], steps=6, rate=1e-2)
+    job("masters", shape_of(layers=1, qkv_bias=True), do="masters")
+    job("profile", shape_of(layers=2, qkv_bias=True), batches(4, 2), do="profile", overrides=TRAINED["accumulated"], rate=1e-2)
+    job("reload", shape_of(layers=2), batches(4), do="reload", rate=1e-2)
     job("load", shape_of(), do="load")
     job("device", shape_of(), do="device")
     job("dropout", shape_of(), do="dropout", seed=2**62 + 1, samples=[0, 5, 2**40])
@@ -224,9 +232,15 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
     results = [engine.train_step({key: array[step] for key, array in given.items()}, 1e-2) for step in range(6)]
     expected = np.array([(result.loss, result.gradient_norm, result.supervised) for result in results])
     np.testing.assert_allclose(outcome.out["results"], expected, rtol=1e-4)
+    np.testing.assert_array_equal(outcome.out["alone"], outcome.out["results"][:, 1], "of a step that is not made")
     end = load_file(outcome.folder / "end" / "model.safetensors")
     for key, tensor in engine.own.items():
         close(end[key].numpy(), tensor, 1e-3)
+
+
+def test_an_engine_goes_back_to_a_checkpoint_and_repeats_the_bits(outcomes: Callable[[str], Outcome]) -> None:
+    out = outcomes("reload").out
+    assert np.array_equal(out["again"], out["first"]) and not np.array_equal(out["first"][0], out["first"][1])
 
 
 def test_vitals_are_the_optimizer_s_settings_and_weights_of_every_parameter(outcomes: Callable[[str], Outcome]) -> None:
@@ -275,6 +289,44 @@ def test_statistics_are_those_of_torch(name: str, outcomes: Callable[[str], Outc
     assert out["held"].tolist()[0] == engine.held_bytes()["parameters"]
 
 
+def test_masters_are_updated_and_the_loss_is_scaled(outcomes: Callable[[str], Outcome]) -> None:
+    """Whose casts cannot be seen on a CPU: all else is that of FP32, and an overflow leaves everything as it was."""
+    out = outcomes("amp").out
+    np.testing.assert_allclose(out["results"], outcomes("train accumulated").out["results"], rtol=1e-5)
+    told, sums = (outcomes("masters").out[name].tolist() for name in ("told", "sums"))
+    assert told == ["True", "paddle.float16", "paddle.float32", "paddle.float32"] and sums == [0.5, 1 + 2**-9]
+    assert out["overflow"].tolist() == ["loss scale overflow", "True", "True", "[]", "O2", "float16"]
+
+
+def test_a_profile_tells_operators_with_their_shapes_and_work(outcomes: Callable[[str], Outcome]) -> None:
+    outcome = outcomes("profile")
+    found = trace.read(outcome.folder / "trace.json.gz")
+    calls = {name: sum(one.calls for one in found.operators if one.name == name) for name in ("adamw", "matmul", "swiglu")}
+    assert calls == {"adamw": 2 * int(outcome.out["parameters"]), "matmul": 4 * (2 * 9 + 3), "swiglu": 4 * 2}
+    # Two steps of two micro-batches of 2 x 16 tokens: the products of two layers and the head, forward and twice backward.
+    hidden, ffn, key_value, vocabulary, tokens = 48, 80, 16, 96, 32
+    layer = 2 * hidden * hidden + 2 * hidden * key_value + 3 * hidden * ffn + 2 * 16 * hidden
+    assert sum(one.flops for one in found.operators) == 4 * 3 * 2 * tokens * (2 * layer + hidden * vocabulary)
+    shapes = {one.shapes for one in found.operators if one.name == "matmul_grad"}
+    assert "[2, 16, 80] [2, 16, 48] [48, 80]" in shapes
+    update = next(one for one in found.operators if one.name == "adamw" and one.shapes == "[96, 48]")
+    assert (update.calls, update.bytes) == (2, 2 * 7 * 96 * 48 * 4)
+    swiglu = next(one for one in found.operators if one.name == "swiglu")
+    assert swiglu.bytes >= 8 * 2 * 4 * tokens * ffn
+    assert max(held for _, held in found.memory) > 2 * 4 * 96 * 48
+    told = {"device": "cpu", "matmul_flops_per_second": 1e10, "copy_bytes_per_second": float(outcome.out["copy"])}
+    seconds = sum(one.seconds for one in found.operators)
+    profiled = profiles.profile(0, told | {"steps": [{"step": 2, "seconds": seconds, "parts": {}}]}, found, "")
+    assert profiled.compute > 0 < profiled.memory and profiled.compute + profiled.memory + profiled.idle == pytest.approx(seconds)
+    events = json.loads(gzip.decompress((outcome.folder / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert all(isinstance(event["tid"], int) and "[" not in event["name"].replace("[memory]", "") for event in events)
+    plain = engine_of(shape_of(layers=2, qkv_bias=True), *TRAINED["accumulated"])
+    plain.initialise()
+    given = {key: torch.tensor(array) for key, array in batches(4, 2).items()}
+    losses = [plain.train_step({key: array[step] for key, array in given.items()}, 1e-2).loss for step in range(4)]
+    np.testing.assert_allclose(outcome.out["losses"], losses, rtol=1e-5)
+
+
 def test_dropout_masks_are_those_of_torch(outcomes: Callable[[str], Outcome]) -> None:
     dropout = Dropout(0.3, 2**62 + 1)
     keys = dropout.keys(torch.tensor([0, 5, 2**40]), 7, 3)
@@ -315,3 +367,4 @@ def test_what_cannot_be_done_is_named(name: str, words: str, outcomes: Callable[
 
 def test_each_process_of_a_machine_takes_a_gpu_of_its_own(outcomes: Callable[[str], Outcome]) -> None:
     assert str(outcomes("device").out["device"]) == "gpu:3"
+    assert outcomes("device").out["gpus"].tolist() == ["8", "NVIDIA H100 80GB HBM3", str(int(84.9e9)), "132"]

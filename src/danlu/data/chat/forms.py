@@ -14,7 +14,11 @@ class Unfit(Exception):
     """A record is no conversation, or a template cannot render it; the text says why."""
 
 
-def conversation(record: Any) -> list[Message] | tuple[str, str]:
+Told = list[Message] | tuple[str, str]
+"""Messages, or a bare prompt and its completion."""
+
+
+def conversation(record: Any) -> Told:
     """Messages (chat, alpaca), or a bare prompt and its completion, which no template touches.
 
     Known by its fields: messages [{role, content}], conversations [{from, value}], instruction, input and output, prompt and

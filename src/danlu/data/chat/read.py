@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from danlu.data.chat.forms import Unfit, conversation
+from danlu.data.chat.forms import Unfit
 from danlu.data.chat.samples import Sampler
 from danlu.data.json_values import json_values
 from danlu.data.ledger import Ledger
@@ -20,13 +20,14 @@ def conversations(files: Iterable[SourceFile], ledger: Ledger, sampler: Sampler)
 
     def kept(record: Any, file: SourceFile, place: str) -> Iterator[Document]:
         try:
-            sample = sampler.sample(conversation(record))
+            samples = sampler.samples(record)
         except Unfit as error:
             ledger.skip(place, str(error))
             return
-        ledger.keep(len(sample.text.encode("utf-8")))
-        ledger.cut += sample.cut
-        yield Document(sample.text, file.source, place, sample=sample)
+        text = "\n".join(sample.text for sample in samples)
+        ledger.keep(len(text.encode("utf-8")))
+        ledger.cut += any(sample.cut for sample in samples)
+        yield Document(text, file.source, place, samples=samples)
 
     def lines(file: SourceFile, stream: Any, _: Ledger) -> Iterator[Document]:
         numbers = Numbers(file)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.chat.forms import Message, Unfit
+from danlu.data.chat.forms import Message, Told, Unfit, conversation
 from danlu.data.chat.template import Rendered, Template
 from danlu.data.tokenizer import Tokenizer
 
@@ -25,14 +27,35 @@ class Sample(NamedTuple):
     """Whether it was longer than a sample may be."""
 
 
+def single(record: Any) -> list[Told]:
+    """The conversation of a record that holds one."""
+    return [conversation(record)]
+
+
 class Sampler:
     """Makes samples of at most ``longest`` tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, template: Template, everything: bool, longest: int) -> None:
-        """With ``everything``, all tokens are supervised, and not the answers alone."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: Template,
+        everything: bool,
+        longest: int,
+        told: Callable[[Any], Sequence[Told]] = single,
+    ) -> None:
+        """With ``everything``, all tokens are supervised, and not the answers alone. ``told``: the conversations of a record."""
         self._tokenizer, self._template, self._everything, self._longest = tokenizer, template, everything, longest
+        self._told = told
 
-    def sample(self, told: list[Message] | tuple[str, str]) -> Sample:
+    def samples(self, record: Any) -> tuple[Sample, ...]:
+        """One for each conversation of a record. Unfit: it has none, or two that are the same as far as they are kept."""
+        made = tuple(self.sample(told) for told in self._told(record))
+        for one, other in pairwise(made):
+            if np.array_equal(one.ids, other.ids):
+                raise Unfit("both answers are the same" + (", as far as data.sequence_length leaves them" if one.cut else ""))
+        return made
+
+    def sample(self, told: Told) -> Sample:
         """Unfit: the template cannot render it, or no supervised token is among the first that are kept."""
         if isinstance(told, tuple):
             (text, cuts), spans = Rendered("".join(told), []), [(len(told[0]), len("".join(told)))]

@@ -174,6 +174,6 @@ RULE = Rule(
     "reads other findings",
     Severity.CRITICAL,
     check,
-    frozenset(SYMPTOMS),
+    frozenset({*SYMPTOMS, "forgetting"}),
     frozenset({"odd_batches"}),
 )

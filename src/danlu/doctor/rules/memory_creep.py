@@ -17,6 +17,9 @@ POINTS = 40
 GROWTH = 0.05
 RISING = 0.7
 PARTS = 8
+LIMIT, MAPPED = "run.resident_limit", "run.mapped_bytes"
+SLACK = 256e6
+"""Bytes by which caches and tables may grow beside the data that is mapped; the doctor's own reach 100 MB."""
 
 
 def check(evidence: Evidence, found: Found) -> Finding | None:
@@ -30,13 +33,17 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         per_step, grown = creep
         now, last = float(one.finite.values[-1]), int(one.finite.steps[-1])
         limit, total = evidence.memory_limits.get(name), evidence.number("train.steps")
+        if limit is None and name == SIGNALS[1]:
+            limit = evidence.number(LIMIT)
         left = None if limit is None else max((limit - now) / per_step, 0.0)
-        in_time = left is not None and (total is None or last + left < total)
+        # Memory of a process also grows by the pages of mapped data that it has touched, which are given back in need.
+        mapped = evidence.number(MAPPED) if name == SIGNALS[1] else 0.0
+        beyond = mapped is not None and grown > mapped + SLACK
+        in_time = left is not None and (total is None or last + left < total) and (beyond or not mapped)
         until = Text("the limit is not known", "上限未知")
         if left is not None:
             until = Text(f"it is full after {left:,.0f} more steps", f"再过 {left:,.0f} 步就会耗尽")
-        # Memory of a process also grows by the pages of mapped data that it has touched.
-        worth = name == SIGNALS[0] or in_time
+        worth = name == SIGNALS[0] or in_time or beyond
         return Finding(
             "memory_creep",
             Severity.CRITICAL if in_time else Severity.WARNING if worth else Severity.INFO,
@@ -79,7 +86,8 @@ RULE = Rule(
     "memory_creep",
     Text("memory that rises without end", "内存持续上涨"),
     (" | ".join(SIGNALS),),
-    f"{GROWTH:.0%} over the last three quarters of the run, rising in {RISING:.0%} of {PARTS} parts and still at the end",
+    f"{GROWTH:.0%} over the last three quarters of the run, rising in {RISING:.0%} of {PARTS} parts and still at the end; of a "
+    f"process's memory information only where that is less than its data and {SLACK / 1e6:g} MB, and it will not be full",
     "a cache that fills levels off; what leaks goes on",
     "eight medians",
     Severity.CRITICAL,

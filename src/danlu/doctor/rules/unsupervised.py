@@ -50,6 +50,15 @@ RULE = Rule(
     Severity.CRITICAL,
     check,
     frozenset(
-        {"data_bound", "end_unsupervised", "nonfinite", "vanishing_gradients", "not_learning", "plateau", "unmoved_parameters"}
+        {
+            "data_bound",
+            "end_unsupervised",
+            "learning_rate_schedule",
+            "nonfinite",
+            "not_learning",
+            "plateau",
+            "unmoved_parameters",
+            "vanishing_gradients",
+        }
     ),
 )

@@ -7,7 +7,7 @@ Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import paddle
 import paddle.nn.functional as F
@@ -15,11 +15,9 @@ from paddle import Tensor, nn
 
 from danlu.engines.paddle.dropout import Dropout
 from danlu.engines.paddle.loss import linear_cross_entropy
+from danlu.engines.paddle.vocabulary import VocabularyShard
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
-
-if TYPE_CHECKING:
-    from danlu.engines.paddle.tensor_parallel import VocabularyShard
 
 
 class Cache(Protocol):
@@ -62,8 +60,9 @@ class Attention(nn.Layer):
         self.interleaved = shape.interleaved_rotary
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
-        b, t, _ = x_btd.shape
-        q_bthk = self.q_proj(x_btd).reshape([b, t, -1, self.head_dim])
+        q_bthk = self.q_proj(x_btd)
+        b, t, _ = q_bthk.shape  # under sequence parallelism the hidden states are shorter
+        q_bthk = q_bthk.reshape([b, t, -1, self.head_dim])
         k_btgk = self.k_proj(x_btd).reshape([b, t, -1, self.head_dim])
         v_btgk = self.v_proj(x_btd).reshape([b, t, -1, self.head_dim])
         if self.qk_norm:
@@ -72,8 +71,8 @@ class Attention(nn.Layer):
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:
-            k_btgk = k_btgk.repeat_interleave(self.groups, axis=2)
-            v_btgk = v_btgk.repeat_interleave(self.groups, axis=2)
+            k_btgk = _for_each_query(k_btgk, self.groups)
+            v_btgk = _for_each_query(v_btgk, self.groups)
         out_bthk = F.scaled_dot_product_attention(q_bthk, k_btgk, v_btgk, mask, is_causal=mask is None and t > 1)
         return self.o_proj(out_bthk.reshape([b, t, -1]))
 
@@ -155,17 +154,17 @@ class Decoder(nn.Layer):
         samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
         """
         start = cache.length if cache is not None else 0
-        t = tokens_bt.shape[1]
         if positions_bt is None:
-            positions_bt = paddle.arange(start, start + t)[None]
+            positions_bt = paddle.arange(start, start + tokens_bt.shape[1])[None]
+        t = positions_bt.shape[1]
         masks = attention_masks(start, t, documents_bt, self.window)
         x_btd = tokens_bt
         if self.embed_tokens is not None:
             x_btd = self.embed_tokens(tokens_bt)
-            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, t, 0), 0)
+            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, x_btd.shape[1], 0), 0)
         rotary = self._rotary(positions_bt)
         for layer, block in self.layers.items():
-            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, t, int(layer) + 1))
+            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, x_btd.shape[1], int(layer) + 1))
         if cache is not None:
             cache.length = start + t
         return x_btd if self.norm is None else self.norm(x_btd)
@@ -189,10 +188,17 @@ class CausalLM(nn.Layer):
         self.model = Decoder(shape, layers or range(shape.layers))
         self.vocabulary: VocabularyShard | None = None
         """Where tensor ranks split the output embedding."""
+        self.cross_entropy = linear_cross_entropy
         # Tied, the embedding (v, d) is used as it is; on its own, or apart from it, the head is a matrix (d, v) like the others.
         self.tied = shape.tied_embeddings and self.model.embed_tokens is not None
         last = self.model.norm is not None
         self.lm_head: Any = linear(shape.hidden_size, shape.vocab_size, False) if last and not self.tied else None
+
+    @property
+    def head(self) -> Tensor | None:
+        """The output embedding: (d, v), or (v, d) where it is the input's; None before the last stage of a pipeline."""
+        owner = self.model.embed_tokens if self.tied else self.lm_head
+        return None if self.model.norm is None else owner.weight
 
     def forward(
         self,
@@ -209,14 +215,12 @@ class CausalLM(nn.Layer):
         Before the last stage of a pipeline: hidden states (b, t, d).
         """
         hidden_btd = self.model(tokens_bt, positions_bt, documents_bt, cache, samples_b)
-        if self.model.norm is None:
+        if (weight := self.head) is None:
             return hidden_btd
-        tied = self.tied
-        weight = (self.model.embed_tokens if tied else self.lm_head).weight
         if targets_bt is None:
-            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=tied)
+            logits_btv = paddle.matmul(hidden_btd, weight, transpose_y=self.tied)
             return logits_btv if self.vocabulary is None else self.vocabulary.whole(logits_btv)
-        return linear_cross_entropy(hidden_btd, weight, targets_bt, scale, tied, self.vocabulary)
+        return self.cross_entropy(hidden_btd, weight, targets_bt, scale, self.tied, self.vocabulary)
 
 
 def linear(inputs: int, outputs: int, bias: bool) -> Any:
@@ -226,6 +230,12 @@ def linear(inputs: int, outputs: int, bias: bool) -> Any:
 
 def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:
     return x_btd if dropout is None or keys_bt is None else dropout(x_btd, keys_bt, half)
+
+
+def _for_each_query(x_btgk: Tensor, groups: int) -> Tensor:
+    """Each key/value head as often as query heads share it (b, t, h, k); of operators that auto-parallel follows."""
+    b, t, _, k = x_btgk.shape
+    return x_btgk.unsqueeze(3).expand([-1, -1, -1, groups, -1]).reshape([b, t, -1, k])
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -19,17 +19,21 @@ from paddle import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.paddle import replicas, selftest
+from danlu.engines.paddle import fully_sharded, replicas, selftest
+from danlu.engines.paddle.auto_parallel import Cache, Pieces
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.fully_sharded import held
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loader import batches
 from danlu.engines.paddle.loss import IGNORED
+from danlu.engines.paddle.masters import Masters
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.parallelise import parallelise
 from danlu.engines.paddle.pipeline import Pipeline
 from danlu.engines.paddle.process import keep_freed_memory, threads
+from danlu.engines.paddle.profile import StepProfile, copy_peak
 from danlu.engines.paddle.slices import fill, written
 from danlu.engines.paddle.snapshot import Buffers, optimizer_states, write
 from danlu.engines.paddle.statistics import Observer, observing
@@ -58,6 +62,7 @@ class PaddleEngine:
         if self.device == "cpu":
             keep_freed_memory()
         self.dtype = DTYPES[recipe.train.precision]
+        self.level = "O1" if self.dtype == "float32" else recipe.train.amp_level
         self._exact = False
         self.layout = Layout.start(recipe)
         self.rank, self.data_rank = self.layout.rank, self.layout.data_rank
@@ -74,6 +79,16 @@ class PaddleEngine:
         self.parameters: dict[str, Tensor] = {
             name: parameter for stage in self.stages for name, parameter in stage.named_parameters()
         }
+        self.apart: Pieces | Masters | None = None
+        """What is updated, where that is not the model's own parameters."""
+        if self.layout.auto:
+            self.apart = Pieces(self.model, self.layout)
+        elif self.level == "O2":
+            self.apart = Masters(self.stages, self.dtype)
+        if self.apart is not None:
+            self.parameters = self.apart.own
+        if self.layout.zero_stage == 3:
+            fully_sharded.split(self.stages)
         rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
         self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
         self.shapes = tensor_shapes(shape)
@@ -83,6 +98,7 @@ class PaddleEngine:
         self.buffers = Buffers()
         self.clock = Clock()
         self.observer: Observer | None = None
+        self.profile: StepProfile | None = None
 
     @property
     def model(self) -> CausalLM:
@@ -112,17 +128,19 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters), self.optimizer.vitals())
+        return Vitals(samples(self.parameters, self.layout), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
         for name, parameter in self.parameters.items():
             whole = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
             fill(name, parameter, whole, self.layout)
+        self._give_weights()
 
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
         read_weights(self.parameters, self.shape, self.layout, folder, hugging_face_files(folder))
+        self._give_weights()
 
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
@@ -135,19 +153,40 @@ class PaddleEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
+        scale = self.optimizer.loss_scale
+        mean, supervised = self._backward(batch)
+        if supervised == 0:
+            return StepResult(mean, 0, 0.0, NOTHING_SUPERVISED, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+            self._give_weights()
+        if self.observer is not None and skipped is None:
+            self.observer.updates(learning_rate)
+        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+
+    def gradient_norm(self, batch: Batch) -> float:
+        """By the same backward pass as a step's."""
+        norm = self.optimizer.norm_alone() if self._backward(batch)[1] else 0.0
+        self.clock.take()  # a step's seconds are its own
+        return norm
+
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, supervised tokens), of all processes."""
         tensors = {name: _tensor(array) for name, array in batch.items()}
         assert "samples" in tensors or not self.recipe.train.dropout
         supervised = int(self.layout.sum((tensors["targets"] != IGNORED).sum(), "data"))
-        scale = self.optimizer.loss_scale
         if supervised == 0:
-            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+            return math.nan, 0
         # Fleet averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / supervised
+        weight = self.optimizer.loss_scale * self.layout.data / supervised
         micro_batches = [{name: tensor[micro] for name, tensor in tensors.items()} for micro in range(tensors["inputs"].shape[0])]
         if self.pipeline is not None:
             with self.clock.during("backward"), self._autocast():  # and, inside it, forward
                 total = self.pipeline.run(micro_batches, weight, train=True)
                 self.pipeline.sum_tied_gradients()
+                self._take_gradients()
         else:
             total = paddle.zeros([], dtype="float32")
             for micro in micro_batches:
@@ -155,19 +194,14 @@ class PaddleEngine:
                     loss = self._loss(micro, weight)
                 with self.clock.during("backward"), self._recomputing():
                     loss.backward()
+                self._take_gradients()
                 total += loss.detach()
                 self.optimizer.reducer.micro_batch_done()
-        mean = float(self.layout.sum(total, "data")) / self.layout.data / scale
+        mean = float(self.layout.sum(total, "data")) / self.layout.data / self.optimizer.loss_scale
         if self.layout.hcg is not None:
             with self.clock.during("communication"):
                 self.optimizer.reducer.reduce()
-        if self.observer is not None:
-            self.observer.gradients(scale)
-        with self.clock.during("optimizer"):
-            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        if self.observer is not None and skipped is None:
-            self.observer.updates(learning_rate)
-        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+        return mean, supervised
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Refused by the check of the recipe."""
@@ -203,6 +237,10 @@ class PaddleEngine:
             total = paddle.add_n([self._loss(micro, 1.0) for micro in micro_batches])
         return float(self.layout.sum(total, "data")), supervised
 
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """As ``evaluate``: objectives that are judged otherwise are refused."""
+        return *self.evaluate(batch), {}
+
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
         if not tokens:
@@ -214,14 +252,15 @@ class PaddleEngine:
             )
         capacity = min(len(tokens) + sampling.max_tokens, self.shape.max_sequence_length)
         layers = [int(layer) for stage in self.stages for layer in stage.model.layers]
-        logits = partial(self._next_logits, KeyValueCache(self.shape, capacity, layers, self.layout.tensor))
+        kind = Cache if self.layout.auto else KeyValueCache
+        logits = partial(self._next_logits, kind(self.shape, capacity, layers, self.layout.tensor))
         return generate(logits, self.layout.tell, tokens, capacity - len(tokens), sampling, end_id)
 
     @paddle.no_grad()
     def _next_logits(self, cache: KeyValueCache, tokens_bt: Tensor) -> NDArray[np.float32] | None:
         """Logits (v) after the last token, where this process sees them; in FP32 whatever the precision of training."""
         logits_btv = self.model(tokens_bt, cache=cache) if self.pipeline is None else self.pipeline.decode(tokens_bt, cache)
-        return None if logits_btv is None else logits_btv[0, -1].numpy()
+        return None if logits_btv is None else logits_btv[0, -1].astype("float32").numpy()
 
     def snapshot(self, copy: bool) -> Snapshot:
         """Weights and moments."""
@@ -249,6 +288,7 @@ class PaddleEngine:
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
         read_weights(self.parameters, self.shape, self.layout, folder, weights_files(folder))
+        self._give_weights()
 
     @paddle.no_grad()
     def matmul_peak(self) -> float | None:
@@ -265,22 +305,25 @@ class PaddleEngine:
         return 2 * size**3 / best
 
     def start_profile(self) -> None:
-        """Refused by the check of the recipe: paddle's traces tell no shapes, so that nothing can be held against a limit."""
-        raise UserError("watch.profile is not part of the paddle engine yet; use train.engine=torch, or leave it out")
+        """By paddle.profiler."""
+        self.profile = StepProfile()
 
     def end_profile(self) -> Callable[[Path], None]:
-        """There is none to end."""
-        raise AssertionError("unreachable: no profile begins")
+        """What writes the trace."""
+        assert self.profile is not None
+        ended, self.profile = self.profile, None
+        return ended.end()
 
     def copy_peak(self) -> float:
-        """Asked for with a profile only."""
-        raise AssertionError("unreachable: no profile begins")
+        """Of host memory."""
+        return copy_peak()
 
     def held_bytes(self) -> dict[str, int]:
         """Weights and, once there was a step, two moments of each."""
-        held = {name: parameter.size * parameter.element_size() for name, parameter in self.parameters.items()}
-        moments = 2 * sum(held[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
-        return {"parameters": sum(held.values()), "optimizer": moments}
+        pieces = {name: held(parameter, self.layout) for name, parameter in self.parameters.items()}
+        sizes = {name: piece.size * piece.element_size() for name, piece in pieces.items()}
+        moments = 2 * sum(sizes[name] for name in self.optimizer.reducer.updated) if self.optimizer.steps else 0
+        return {"parameters": sum(sizes.values()), "optimizer": moments}
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
@@ -310,8 +353,16 @@ class PaddleEngine:
         if self.observer is not None:
             self.observer.forward = True
 
+    def _take_gradients(self) -> None:
+        if self.apart is not None:
+            self.apart.take_gradients()
+
+    def _give_weights(self) -> None:
+        if self.apart is not None:
+            self.apart.give_weights()
+
     def _autocast(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level="O1")
+        return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level=self.level)
 
     def _wait(self) -> None:
         if self.device != "cpu":
@@ -334,5 +385,9 @@ def _device(recipe: Recipe) -> str:
                 "give train.precision fp32, or train.engine torch"
             )
         return str(paddle.set_device("cpu")) and "cpu"
+    if recipe.watch.profile is not None:
+        raise UserError(
+            "watch.profile: paddle is profiled on a CPU only so far; leave it out, or give train.device cpu or train.engine torch"
+        )
     here = os.environ.get("LOCAL_RANK", "0")  # one GPU a process
     return str(paddle.set_device(f"gpu:{here}")).removeprefix("Place(").removesuffix(")")

@@ -33,7 +33,11 @@ class Layout:
     tensor: int = 1
     pipeline: int = 1
     zero_stage: int = 0
+    sequence_parallel: bool = False
+    """Whether tensor ranks split the sequence too."""
     hcg: Any = None
+    auto: bool = False
+    """Whether paddle's auto-parallel spreads the model's tensors; the groups are Fleet's all the same."""
 
     @classmethod
     def start(cls, recipe: Recipe) -> Self:
@@ -56,7 +60,9 @@ class Layout:
             warnings.simplefilter("ignore")
             fleet.init(is_collective=True, strategy=_strategy(recipe, cpu), log_level="ERROR")
         hcg = fleet.get_hybrid_communicate_group()
-        return cls(parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage, hcg)
+        auto = parallel.api == "auto_parallel"
+        degrees = (parallel.data, parallel.tensor, parallel.pipeline)
+        return cls(*degrees, parallel.zero_stage, parallel.sequence_parallel, hcg, auto)
 
     @property
     def rank(self) -> int:

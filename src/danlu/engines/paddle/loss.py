@@ -6,14 +6,13 @@ scalar), as in Liger Kernel (Hsu et al. 2024) and Cut Cross-Entropy (Wijmans et 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paddle
 from paddle import Tensor
 from paddle.autograd import PyLayer
 
-if TYPE_CHECKING:
-    from danlu.engines.paddle.tensor_parallel import VocabularyShard
+from danlu.engines.paddle.vocabulary import VocabularyShard
 
 IGNORED = -100
 CHUNK_BYTES = 32 << 20
@@ -25,7 +24,7 @@ class _Known(PyLayer):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, known: _Gradients) -> Tensor:
-        ctx.known = known
+        ctx.known, ctx.weight_type = known, weight.dtype
         return known.total.clone()
 
     @staticmethod
@@ -33,7 +32,8 @@ class _Known(PyLayer):
         known = ctx.known
         assert not known.spent, "the gradients are scaled in place, so that backward runs once"
         known.spent = True
-        return known.hidden.multiply_(grad.astype(known.hidden.dtype)), known.weight.multiply_(grad)
+        hidden = known.hidden.multiply_(grad.astype(known.hidden.dtype))
+        return hidden, known.weight.multiply_(grad).astype(ctx.weight_type)
 
 
 class _Gradients:

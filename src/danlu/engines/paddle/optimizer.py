@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.utils import unique_name
 
 from danlu.engines.loss_scale import LossScale
+from danlu.engines.paddle.fully_sharded import free_gradient, gradient, kept_name
 from danlu.engines.paddle.layout import Layout
-from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.shard import Reducer
-from danlu.engines.paddle.slices import Slice, Target, check_filled, placed, written, written_number
+from danlu.engines.paddle.slices import Slice, Target, check_filled, held_region, placed, written, written_number
 from danlu.engines.stored import Stored
 from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.recipe import Recipe
@@ -85,14 +87,24 @@ class Optimizer:
             clipping = self.settings.gradient_clipping
             factor = min(1.0, clipping / (norm + 1e-6)) if clipping > 0 else 1.0
             self._multiply_gradients(factor / self.loss_scale)
-            for adamw, update, group in zip(self.adamw, self.updates, self.groups, strict=True):
-                adamw.set_lr(learning_rate * group["learning_rate"])
-                update.step()
+            with unique_name.guard():  # else moments that replace others, as after a load, get other names than those loaded
+                for adamw, update, group in zip(self.adamw, self.updates, self.groups, strict=True):
+                    adamw.set_lr(learning_rate * group["learning_rate"])
+                    update.step()
             self.steps += 1
         self.scale.update(skipped is not None)
-        for update in self.updates:
-            update.clear_grad(set_to_zero=False)
+        self._free()
         return norm, skipped
+
+    def norm_alone(self) -> float:
+        """The global norm of the gradients, which are freed without an update."""
+        norm = self._global_norm() / self.loss_scale
+        self._free()
+        return norm
+
+    def _free(self) -> None:
+        for parameter in self.parameters.values():
+            free_gradient(parameter)
 
     def _global_norm(self) -> float:
         """L2 norm over all parameters of the model, each counted once however it is split or copied."""
@@ -107,15 +119,15 @@ class Optimizer:
                 grad.scale_(factor)
 
     def _gradients(self, names: Iterable[str]) -> list[Tensor]:
-        found = [self.parameters[name].grad for name in names]
+        found = [gradient(self.parameters[name]) for name in names]
         return [gradient for gradient in found if gradient is not None]
 
     def moments(self, parameter: Tensor) -> list[Tensor]:
-        """The two of a parameter that is updated here, once there was a step."""
-        adamw = self.of[parameter.name]
+        """The two of a parameter that is updated here, or of its own entries, once there was a step."""
+        adamw, name = self.of[parameter.name], kept_name(parameter)
         if not adamw._accumulators:  # loaded, and not used yet
-            return [adamw._accumulators_holder[f"{parameter.name}_{theirs}_0"] for theirs in _MOMENTS.values()]
-        return [adamw._accumulators[theirs][parameter.name] for theirs in _MOMENTS.values()]
+            return [adamw._accumulators_holder[f"{name}_{theirs}_0"] for theirs in _MOMENTS.values()]
+        return [adamw._accumulators[theirs][name] for theirs in _MOMENTS.values()]
 
     def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Slice]:
         """What this process writes of moments and step counts, by ``<state>.<parameter name>``; none before the first step.
@@ -125,12 +137,13 @@ class Optimizer:
         found: dict[str, Slice] = {}
         if not self.steps:
             return found
-        shared = self.layout.zero_stage == 0
+        shared = not self.reducer.owners
         for name, shape in shapes.items():
             if name not in self.reducer.updated:
                 continue
-            for key, moment in zip(_MOMENTS, self.moments(self.parameters[name]), strict=True):
-                if (piece := written(name, shape, moment, self.layout, shared)) is not None:
+            parameter = self.parameters[name]
+            for key, moment in zip(_MOMENTS, self.moments(parameter), strict=True):
+                if (piece := written(name, shape, parameter, self.layout, shared, moment)) is not None:
                     found[f"{key}.{name}"] = piece
             if (number := written_number(name, self.steps, self.layout, shared)) is not None:
                 found[f"{_STEP}.{name}"] = number
@@ -150,7 +163,7 @@ class Optimizer:
                 continue
             for own in self._copies(name):
                 if (key, own) not in targets:
-                    targets[key, own] = Target(own, own_region(name, shapes[name], self.layout))
+                    targets[key, own] = Target(own, held_region(own, self.parameters[own], shapes[name], self.layout))
                 targets[key, own].take(each)
         check_filled(targets.values(), folder)
         self.start()
@@ -161,20 +174,19 @@ class Optimizer:
             members = {parameter.name for parameter in group["params"]}
             for (key, name), target in targets.items():
                 if (parameter := self.parameters[name]).name in members:
-                    moment = paddle.to_tensor(placed(name, target.array, parameter))
-                    state[f"{parameter.name}_{_MOMENTS[key]}_0"] = moment
+                    moment = paddle.to_tensor(placed(name, parameter, target.array, self.layout))
+                    state[f"{kept_name(parameter)}_{_MOMENTS[key]}_0"] = moment
                     state |= self._powers(parameter)
             if state:
                 adamw.set_state_dict(state)
 
     def _powers(self, parameter: Tensor) -> dict[str, Tensor]:
-        """What the next step divides by, as paddle keeps it."""
-        return {
-            f"{parameter.name}_beta{number}_pow_acc_0": paddle.to_tensor(
-                [beta ** (self.steps + 1)], dtype="float32", place=paddle.CPUPlace()
-            )
-            for number, beta in enumerate(self.settings.betas, 1)
-        }
+        """What the next step divides by, as paddle keeps it: rounded at every step, so that a resumed run has the same bits."""
+        found = {}
+        for number, beta in enumerate(self.settings.betas, 1):
+            powers = np.multiply.accumulate(np.full(self.steps + 1, beta, np.float32))
+            found[f"{kept_name(parameter)}_beta{number}_pow_acc_0"] = paddle.to_tensor(powers[-1:], place=paddle.CPUPlace())
+        return found
 
     def _copies(self, name: str) -> list[str]:
         """The parameters that are updated here and that a stored tensor belongs to: none, one, or a tied copy."""

@@ -5,6 +5,7 @@ These are 1F1B and interleaved (Narayanan et al. 2021).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_parallel import LayerDesc, PipelineLayer
 
 from danlu.engines.paddle.decoder import Cache, CausalLM
+from danlu.engines.paddle.fully_sharded import give_gradient, gradient, whole
 from danlu.engines.paddle.layout import Layout
 from danlu.model.shape import ModelShape
 
@@ -34,10 +36,11 @@ class Stage(nn.Layer):
     def forward(self, x: Tensor) -> Tensor:
         """Hidden states to hidden states (b, t, d); tokens at the beginning, scale x the summed loss at the end."""
         micro = next(self.coming)
+        positions = micro["positions"] if "positions" in micro else paddle.arange(micro["inputs"].shape[1])[None]
         last = self.part.model.norm is not None
         return self.part(
             x,
-            micro.get("positions"),
+            positions,
             micro.get("documents"),
             targets_bt=micro["targets"] if last else None,
             scale=self.scale,
@@ -50,6 +53,7 @@ class Pipeline:
 
     def __init__(self, build: Callable[[int], CausalLM], stages_a_rank: int, shape: ModelShape, layout: Layout) -> None:
         self.layout, self.width, total = layout, shape.hidden_size, layout.pipeline * stages_a_rank
+        warnings.filterwarnings("ignore", "No shared comm")  # tied embeddings are summed here
         layers = PipelineLayer(
             [LayerDesc(Stage, build, number) for number in range(total)],
             topology=layout.hcg.topology(),
@@ -60,6 +64,8 @@ class Pipeline:
         self.wrapped = [layer for layer in layers.sublayers() if isinstance(layer, Stage)]
         self.first, self.last = layout.pipeline_rank == 0, layout.pipeline_rank == layout.pipeline - 1
         self.schedule = fleet.distributed_model(layers)
+        self.trains: bool | None = None
+        """Whether the last run did."""
         self.pair = _ends(layout) if shape.tied_embeddings else None
 
     @property
@@ -72,6 +78,10 @@ class Pipeline:
         for stage in self.wrapped:
             stage.coming, stage.scale = iter(micro_batches), scale
         data = iter([(micro["inputs"], None) for micro in micro_batches])
+        if train is not self.trains:
+            # Neighbours tell each other once what comes, and whether it gets gradients: what comes in evaluation gets none.
+            self.schedule._p2p_helper.clear_meta_cache()
+            self.trains = train
         usual, self.schedule.accumulate_steps = self.schedule.accumulate_steps, len(micro_batches)
         if train:
             self.schedule.train()
@@ -100,13 +110,11 @@ class Pipeline:
         """The embeddings on the first and on the last rank are one parameter: both get the sum of the gradients."""
         if self.pair is None or not (self.first or self.last):
             return
-        if self.first:
-            dist.all_reduce(self.stages[0].model.embed_tokens.weight.grad, group=self.pair)
-            return
-        weight = self.stages[-1].lm_head.weight
-        gradient_vd = weight.grad.T.contiguous()
+        weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight
+        made = whole(weight, self.layout, gradient(weight))
+        gradient_vd = made if self.first else made.T.contiguous()
         dist.all_reduce(gradient_vd, group=self.pair)
-        weight.grad = gradient_vd.T.contiguous()
+        give_gradient(weight, gradient_vd if self.first else gradient_vd.T.contiguous(), self.layout)
 
 
 def _ends(layout: Layout) -> Any:

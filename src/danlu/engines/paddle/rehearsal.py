@@ -16,6 +16,7 @@ import paddle
 from paddle import Tensor
 from paddle.base import core
 from paddle.distributed import ParallelEnv, collective
+from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_fully_shard
 
 from danlu.errors import DanluError
 
@@ -137,6 +138,16 @@ def _ended(task: Any) -> Any:
     return task
 
 
+class _Compiled:
+    """Paddle's core, but as if it were compiled for GPUs."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(core, name)
+
+    def is_compiled_with_cuda(self) -> bool:
+        return True
+
+
 _STREAMS = "gloo has no calculation stream to order it on; the host waits instead"
 _TAGS = "gloo numbers the messages of a group, and the numbers of two ranks differ once one has talked to a third"
 _KERNEL = "there is a GPU kernel only"
@@ -152,6 +163,12 @@ SUBSTITUTES = (
         "_new_process_group_impl",
         "gloo's groups leave their addresses under the same names in one store, so that a group may meet the one before",
         _group_with_a_store,
+    ),
+    Substitute(
+        group_sharded_fully_shard,
+        "core",
+        "FullyShard ends where paddle is not compiled for GPUs, though all that it does works on CPUs",
+        _Compiled(),
     ),
     Substitute(ParallelEnv, "device_id", "it is set where paddle is compiled for GPUs only", property(lambda _: 0)),
     Substitute(paddle._C_ops, "c_identity", _KERNEL, _identity),

@@ -1,5 +1,6 @@
 """What data-parallel ranks do with gradients: replicas average them, and with sharding (ZeRO, Rajbhandari et al. 2020) each
 parameter belongs to one of them, which alone gets its averaged gradient, keeps its moments, updates it and sends it around.
+With ZeRO 3 each has a part of every parameter instead, and danlu.engines.paddle.fully_sharded brings their gradients.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import (
     fused_allreduce_gradients_with_group,
 )
 
+from danlu.engines.paddle.fully_sharded import split_update
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.pieces import split_dimension
 from danlu.model.drawing import HEAD
 
 _OF_HEADS = ("q_norm.weight", "k_norm.weight")
+_OF_SEQUENCE = ("norm.weight", "o_proj.bias", "down_proj.bias")
+"""Sequence parallelism shows each tensor rank a part of the sequence there."""
 
 
 class _Split(DygraphShardingOptimizer):
@@ -59,13 +63,20 @@ class Reducer:
         ]
 
     @property
+    def owners(self) -> bool:
+        """Whether each parameter is updated by one data rank, and not by all or in part by each."""
+        return self.layout.zero_stage in (1, 2)
+
+    @property
     def copies(self) -> int:
         """How many processes count the same gradient into the norm."""
         return 1 if self.layout.zero_stage else self.layout.data
 
     def split(self, adamw: Any) -> Any:
         """What makes a step with an AdamW: with sharding, of this rank's share of its parameters."""
-        if not self.layout.zero_stage:
+        if self.layout.zero_stage == 3:
+            split_update(adamw)
+        if not self.owners:
             return adamw
         names = {parameter.name: name for name, parameter in self.parameters.items()}
         whole = [names[parameter.name] for parameter in adamw._parameter_list]
@@ -77,8 +88,8 @@ class Reducer:
 
     @paddle.no_grad()
     def micro_batch_done(self) -> None:
-        """A backward pass has ended: from ZeRO 2 on, gradients stay on the rank that updates the parameter only."""
-        if self.layout.zero_stage < 2:
+        """A backward pass has ended: with ZeRO 2, gradients stay on the rank that updates the parameter only."""
+        if self.layout.zero_stage != 2:
             return
         self._bring()
         for name, parameter in self.parameters.items():
@@ -88,20 +99,24 @@ class Reducer:
 
     def _bring(self) -> None:
         """Average the gradients over the data ranks, where this one needs them."""
-        if self.layout.tensor > 1:
+        if self.layout.tensor > 1 and not self.layout.auto:  # which has summed them already
             self._sum_over_tensor_ranks()
         for split in self.splits:
             split.reduce_gradients(split._parameter_list, self.layout.hcg)
 
     def _sum_over_tensor_ranks(self) -> None:
-        """Gradients of what all tensor ranks have, but of which each saw a part: norms of their own heads."""
-        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(_OF_HEADS)]
-        if parts:
+        """Gradients of what all tensor ranks have, but of which each saw a part: of the heads, or of the sequence."""
+        seen = _OF_SEQUENCE if self.layout.sequence_parallel else _OF_HEADS
+        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(seen)]
+        if self.layout.zero_stage == 3:
+            for parameter in parts:
+                dist.all_reduce(parameter.bw_storage, group=self.layout.group("tensor"))
+        elif parts:
             fused_allreduce_gradients_with_group(parts, self.layout.group("tensor"), scale=1.0)
 
     def reduce(self) -> None:
         """Average the gradients of a step over the data ranks, where this one needs them."""
-        if self.layout.zero_stage >= 2:
+        if self.layout.zero_stage == 2:
             for name, gradient in self.kept.items():
                 self.parameters[name].grad = gradient
             self.kept = {}

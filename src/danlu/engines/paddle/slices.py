@@ -4,6 +4,7 @@ The format is told in danlu.engines.stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from paddle import Tensor
 
+from danlu.engines.paddle.fully_sharded import is_split, own_span, whole
 from danlu.engines.paddle.layout import Layout
-from danlu.engines.paddle.pieces import own_region, turned, written_region
+from danlu.engines.paddle.pieces import is_turned, own_region, turned, written_region
 from danlu.engines.stored import Region, Stored
 from danlu.errors import UserError
 
@@ -26,18 +28,25 @@ class Slice(NamedTuple):
     make: Callable[[], NDArray[np.float32]]
 
 
-def written(name: str, shape: tuple[int, ...], piece: Tensor, layout: Layout, shared: bool) -> Slice | None:
-    """What this process writes of what it holds of a tensor of that shape; ``shared``: data ranks hold the same."""
+def written(
+    name: str, shape: tuple[int, ...], parameter: Tensor, layout: Layout, shared: bool, of: Tensor | None = None
+) -> Slice | None:
+    """What this process writes of what it holds of a parameter, or ``of`` a moment, of that shape in files.
+
+    ``shared``: data ranks hold the same. Where they split the parameter, all call, for each in the same order: a part that is to
+    be written is gathered and copied at once.
+    """
     region = written_region(name, shape, layout, shared)
+    piece = whole(parameter, layout, of)
     if region is None:
         return None
     own = own_region(name, shape, layout)
     within = tuple(slice(part.start - mine.start, part.stop - mine.start) for part, mine in zip(region, own, strict=True))
-    return Slice(
-        tuple(part.start for part in region),
-        tuple(part.stop - part.start for part in region),
-        lambda: np.ascontiguousarray(array_of(name, piece)[within]),
-    )
+    offsets, sizes = tuple(part.start for part in region), tuple(part.stop - part.start for part in region)
+    if is_split(parameter):
+        made = array_of(name, piece)[within].copy()
+        return Slice(offsets, sizes, lambda: made)
+    return Slice(offsets, sizes, lambda: np.ascontiguousarray(array_of(name, piece)[within]))
 
 
 def written_number(name: str, number: int, layout: Layout, shared: bool) -> Slice | None:
@@ -72,9 +81,9 @@ class Target:
             return False
         return not np.array_equal(self.array[overlap[0]], found.content[overlap[1]].astype(np.float32))
 
-    def give(self, parameter: Tensor) -> None:
+    def give(self, parameter: Tensor, layout: Layout) -> None:
         """Copy into a parameter."""
-        parameter.set_value(placed(self.name, self.array, parameter))
+        give(self.name, parameter, self.array, layout)
 
 
 def check_filled(targets: Iterable[Target], folder: Path) -> None:
@@ -91,11 +100,36 @@ def array_of(name: str, tensor: Any) -> NDArray[np.float32]:
 
 def fill(name: str, parameter: Tensor, whole: NDArray[np.float32], layout: Layout) -> None:
     """Copy the own piece of a whole tensor, as files have it, into a parameter."""
-    parameter.set_value(placed(name, whole[own_region(name, whole.shape, layout)], parameter))
+    give(name, parameter, whole[held_region(name, parameter, whole.shape, layout)], layout)
 
 
-def placed(name: str, piece: NDArray[np.float32], parameter: Tensor) -> NDArray[np.float32]:
-    """A piece of a file's tensor with the axes of its parameter, filled up with zeros to its shape."""
-    made = turned(name, piece)
-    filling = [(0, size - here) for size, here in zip(parameter.shape, made.shape, strict=True)]
-    return np.ascontiguousarray(np.pad(made, filling))
+def held_region(name: str, parameter: Tensor, shape: tuple[int, ...], layout: Layout) -> Region:
+    """The smallest region of a file's tensor with all that is kept here of it: with ZeRO 3 a run of the parameter's entries."""
+    region = list(own_region(name, shape, layout))
+    axis = len(region) - 1 if is_turned(name, len(region)) else 0
+    rows, mine = _rows(parameter, layout), region[axis]
+    region[axis] = slice(min(mine.start + rows.start, mine.stop), min(mine.start + rows.stop, mine.stop))
+    return tuple(region)
+
+
+def _rows(parameter: Tensor, layout: Layout) -> slice:
+    """Which rows of a parameter have an entry here."""
+    span, row = own_span(parameter, layout), math.prod(parameter.shape[1:])
+    return slice(span.start // row, -(-span.stop // row))
+
+
+def give(name: str, parameter: Tensor, piece: NDArray[np.float32], layout: Layout) -> None:
+    """Copy a piece of a file's tensor, that of its ``held_region``, into a parameter."""
+    (parameter.fw_storage if is_split(parameter) else parameter).set_value(placed(name, parameter, piece, layout))
+
+
+def placed(name: str, parameter: Tensor, piece: NDArray[np.float32], layout: Layout) -> NDArray[np.float32]:
+    """A piece of a file's tensor, that of its ``held_region``, as this process keeps the parameter; filled up with zeros."""
+    made, rows = turned(name, piece), _rows(parameter, layout)
+    shape = [rows.stop - rows.start, *parameter.shape[1:]]
+    made = np.pad(made, [(0, size - here) for size, here in zip(shape, made.shape, strict=True)])
+    if not is_split(parameter):
+        return np.ascontiguousarray(made)
+    span, before = own_span(parameter, layout), rows.start * math.prod(parameter.shape[1:])
+    run = made.reshape(-1)[span.start - before : span.stop - before]
+    return np.pad(run, (0, parameter.fw_storage.shape[0] - run.size))

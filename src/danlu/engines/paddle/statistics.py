@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import paddle
 from paddle import Tensor, nn
 
 from danlu.engines.base import Observed, TensorSums
-from danlu.engines.paddle.decoder import Attention, rotate
-
-if TYPE_CHECKING:
-    from danlu.engines.paddle.engine import PaddleEngine
+from danlu.engines.paddle.auto_parallel import own
+from danlu.engines.paddle.decoder import Attention, CausalLM, rotate
+from danlu.engines.paddle.fully_sharded import gradient, held
+from danlu.engines.paddle.layout import Layout
+from danlu.engines.paddle.optimizer import Optimizer
+from danlu.recipe import Recipe
 
 _LOGITS = 1 << 22
 """Attention logits made at once."""
@@ -22,10 +24,21 @@ _HALF_OCTAVES = 512
 """The sign and the exponent of a float32."""
 
 
+class Watched(Protocol):
+    """What is known of an engine here."""
+
+    recipe: Recipe
+    layout: Layout
+    stages: list[CausalLM]
+    parameters: dict[str, Tensor]
+    names: dict[str, str]
+    optimizer: Optimizer
+
+
 class Observer:
     """Collects the sums of one step. The engine calls ``gradients`` before the update and ``updates`` after it."""
 
-    def __init__(self, engine: PaddleEngine, histograms: bool) -> None:
+    def __init__(self, engine: Watched, histograms: bool) -> None:
         self.engine, self.histograms = engine, histograms
         self.found: dict[tuple[str, str], TensorSums] = {}
         self.logits: dict[str, float] = {}
@@ -36,8 +49,8 @@ class Observer:
     def gradients(self, scale: float) -> None:
         """Of what the backward pass has left, which is ``scale`` times the gradient."""
         for name, parameter in self.engine.parameters.items():
-            if parameter.grad is not None:
-                self._add("gradient", name, parameter.grad.astype("float32") / scale)
+            if (found := gradient(parameter)) is not None:
+                self._add("gradient", name, held(parameter, self.engine.layout, found).astype("float32") / scale)
 
     @paddle.no_grad()
     def updates(self, learning_rate: float) -> None:
@@ -46,7 +59,7 @@ class Observer:
         That comes from the moments, not from a copy of the weights: AdamW makes w' = (1 - r d) w - r s, with s from the moments,
         so that w' - w = (-r d w' - r s) / (1 - r d).
         """
-        optimizer = self.engine.optimizer
+        optimizer, layout = self.engine.optimizer, self.engine.layout
         first, second = (1 - beta**optimizer.steps for beta in optimizer.settings.betas)
         for group in optimizer.groups:
             rate, decay = learning_rate * group["learning_rate"], group["weight_decay"]
@@ -54,8 +67,8 @@ class Observer:
                 name = self.engine.names[parameter.name]
                 if name not in optimizer.reducer.updated:
                     continue
-                weights = parameter.astype("float32")
-                mean, square = optimizer.moments(parameter)
+                weights = held(parameter, layout).astype("float32")
+                mean, square = (held(parameter, layout, moment) for moment in optimizer.moments(parameter))
                 moved = mean / ((square / second).sqrt() + optimizer.settings.epsilon) * (rate / first)
                 self._add("parameter", name, weights)
                 self._add("update", name, (weights * (-rate * decay) - moved) / (1 - rate * decay))
@@ -67,7 +80,7 @@ class Observer:
         mine = {
             (kind, name): sums
             for (kind, name), sums in self.found.items()
-            if (layout.tensor_rank == 0 if kind == "activation" else first and name in counted)
+            if (layout.tensor_rank == 0 or layout.sequence_parallel if kind == "activation" else first and name in counted)
         }
         found: dict[tuple[str, str], TensorSums] = {}
         logits: dict[str, float] = {}
@@ -82,7 +95,7 @@ class Observer:
     def activation(self, name: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
         """A forward hook: what a module gives out."""
         if self.forward:
-            self._add("activation", name, output.detach().astype("float32"))
+            self._add("activation", name, own(output.detach()).astype("float32"))
 
     @paddle.no_grad()
     def logit_maximum(self, layer: int, made: dict[str, Tensor], module: Attention, inputs: Any, _output: Tensor) -> None:
@@ -90,17 +103,22 @@ class Observer:
         queries, keys = made.pop("q"), made.pop("k")
         if not self.forward:
             return
-        _, (cos, sin), mask, _ = inputs
+        _, rotary, mask, _ = inputs
+        cos, sin = map(own, rotary)
         b, t = queries.shape[:2]
         q_bthk, k_bthk = (
             rotate(each.reshape([b, t, -1, module.head_dim]), cos, sin, module.interleaved) for each in (queries, keys)
         )
         k_bthk = k_bthk.repeat_interleave(module.groups, axis=2)
         name = f"model.layers.{layer}.self_attn"
-        self.logits[name] = max(self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask))
+        self.logits[name] = max(
+            self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask if mask is None else own(mask))
+        )
 
     def _add(self, kind: str, name: str, values: Tensor) -> None:
         """Count a float32 tensor in."""
+        if not values.size:  # ZeRO 3 leaves some ranks nothing of a small one
+            return
         wide = values.flatten().astype("float64")
         zeros = float((wide == 0).sum())
         spread = None
@@ -122,12 +140,12 @@ class Observer:
 
 
 @contextmanager
-def observing(engine: PaddleEngine, histograms: bool) -> Iterator[Observer]:
+def observing(engine: Watched, histograms: bool) -> Iterator[Observer]:
     """Watch the forward passes inside; without ``train.compile``, which would compile hooks in."""
     observer = Observer(engine, histograms)
     hooks: list[Any] = []
     # A pipeline's schedule does not say whether a forward pass is a recomputation.
-    blind = engine.recipe.train.compile or (engine.pipeline is not None and engine.recipe.memory.recompute != "none")
+    blind = engine.recipe.train.compile or (engine.layout.pipeline > 1 and engine.recipe.memory.recompute != "none")
     for model in [stage.model for stage in engine.stages] if not blind else ():
         for layer, block in model.layers.items():
             hooks += _attention_hooks(observer, int(layer), block.self_attn)
@@ -146,7 +164,7 @@ def _attention_hooks(observer: Observer, layer: int, attention: Attention) -> li
     made: dict[str, Tensor] = {}
 
     def keep(which: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
-        made[which] = output.detach()
+        made[which] = own(output.detach())
 
     sources = (
         {"q": attention.q_norm, "k": attention.k_norm} if attention.qk_norm else {"q": attention.q_proj, "k": attention.k_proj}

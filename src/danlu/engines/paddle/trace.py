@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from paddle import Tensor, nn
 
 from danlu.engines.base import Arrays, Batch, StepResult, Trace
+from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.optimizer import Optimizer
 from danlu.engines.paddle.slices import array_of
 
-if TYPE_CHECKING:
-    from danlu.engines.paddle.engine import PaddleEngine
+
+class Traced(Protocol):
+    """What is known of an engine here."""
+
+    parameters: dict[str, Tensor]
+    optimizer: Optimizer
+
+    @property
+    def model(self) -> CausalLM: ...
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepResult: ...
 
 
-def traced_step(engine: PaddleEngine, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
+def traced_step(engine: Traced, batch: Batch, learning_rate: float) -> tuple[StepResult, Trace]:
     """``train_step`` in one process, with the outputs of the first micro-batch, and gradients and updates of the whole batch."""
     outputs: Arrays = {}
     gradients: Arrays = {}

@@ -11,9 +11,8 @@ from paddle import Tensor
 
 from danlu.engines.hugging_face import check_finite, check_headers, differ, split_files, stored_name, write_index
 from danlu.engines.paddle.layout import Layout
-from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.safetensors_file import Written, bf16, stored, write_file
-from danlu.engines.paddle.slices import Target, array_of, check_filled
+from danlu.engines.paddle.slices import Target, array_of, check_filled, held_region
 from danlu.errors import UserError
 from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.model.families import tensor_shapes
@@ -62,7 +61,7 @@ def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, layout: La
         for own in (name, *([HEAD] if shape.tied_embeddings and name == EMBEDDING else [])):
             if own not in parameters:
                 continue
-            target = targets.setdefault(own, Target(own, own_region(name, shapes[name], layout)))
+            target = targets.setdefault(own, Target(own, held_region(own, parameters[own], shapes[name], layout)))
             other = first.setdefault(own, found.name)
             if other == found.name:
                 if (filled := target.take(found)) is not None:
@@ -71,4 +70,4 @@ def read_weights(parameters: Mapping[str, Tensor], shape: ModelShape, layout: La
                 raise differ(found, other)
     check_filled(targets.values(), folder)
     for name, target in targets.items():
-        target.give(parameters[name])
+        target.give(parameters[name], layout)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from danlu.engines.torch.dropout import Dropout
-from danlu.engines.torch.loss import VocabularyShard, linear_cross_entropy
+from danlu.engines.torch.loss import Criterion, VocabularyShard, linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
 
@@ -36,10 +36,8 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        device = x.device.type
         # The output is cast once here, not again in every projection that reads it.
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.epsilon).to(dtype)
+        return F.rms_norm(x.float(), self.weight.shape, self.weight, self.epsilon).to(_computed(x))
 
 
 class Attention(nn.Module):
@@ -163,8 +161,8 @@ class Decoder(nn.Module):
         if positions_bt is None:
             positions_bt = torch.arange(start, start + tokens_bt.shape[1], device=tokens_bt.device)[None]
         t = positions_bt.shape[1]  # under sequence parallelism the hidden states are shorter
-        masks = attention_masks(start, t, documents_bt, self.window, tokens_bt.device)
         x_btd = tokens_bt if self.embed_tokens is None else self.embed_tokens(tokens_bt)
+        masks = attention_masks(start, t, documents_bt, self.window, x_btd)
         if self.embed_tokens is not None:
             x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, x_btd.shape[1], 0), 0)
         rotary = self._rotary(positions_bt)
@@ -214,8 +212,11 @@ class CausalLM(nn.Module):
         targets_bt: Tensor | None = None,
         scale: float = 1.0,
         samples_b: Tensor | None = None,
+        criterion: Criterion | None = None,
     ) -> Tensor:
         """Logits (b, t, v); with targets, scale x the summed loss (1,) without ever making all logits.
+
+        The loss is the cross-entropy, or another criterion.
 
         An early pipeline stage returns its hidden states (b, t, d).
         """
@@ -224,7 +225,14 @@ class CausalLM(nn.Module):
             return hidden_btd  # type: ignore[no-any-return]
         if targets_bt is None:
             return self.lm_head(hidden_btd)  # type: ignore[no-any-return]
-        return linear_cross_entropy(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary).reshape(1).clone()
+        made = (criterion or linear_cross_entropy)(hidden_btd, self.lm_head.weight, targets_bt, scale, self.vocabulary)
+        return made.reshape(-1).clone()
+
+
+def _computed(x: Tensor) -> torch.dtype:
+    """The precision of matrix products that read x."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def _dropped(x_btd: Tensor, dropout: Dropout | None, keys_bt: Tensor | None, half: int) -> Tensor:
@@ -241,18 +249,24 @@ def rotate(x_bthk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tenso
 
 
 def attention_masks(
-    start: int, t: int, documents_bt: Tensor | None, window: int | None, device: torch.device
+    start: int, t: int, documents_bt: Tensor | None, window: int | None, x_btd: Tensor
 ) -> tuple[Tensor | None, Tensor | None]:
-    """(mask without, mask with the sliding window), True where a query may look; None is plain causal.
+    """(mask without, mask with the sliding window), 0 where a query may look and -inf elsewhere; None is plain causal.
 
-    Each is (1 or b, 1, t, start + t).
+    Each is (1 or b, 1, t, start + t), as wide as the queries that come of x_btd: of any other, attention would make a copy of its
+    own in every layer, and keep it.
     """
     windowed = window is not None and start + t > window
     if documents_bt is None and not windowed and (start == 0 or t == 1):
         return None, None
-    query = torch.arange(start, start + t, device=device)[:, None]
-    key = torch.arange(start + t, device=device)[None, :]
+    query = torch.arange(start, start + t, device=x_btd.device)[:, None]
+    key = torch.arange(start + t, device=x_btd.device)[None, :]
     full = (key <= query)[None, None]
     if documents_bt is not None:
         full = full & (documents_bt[:, None, :, None] == documents_bt[:, None, None, :])
-    return full, full & (query - key < window) if windowed and window is not None else full
+    added = _added(full, x_btd)
+    return added, _added(full & (query - key < window), x_btd) if windowed and window is not None else added
+
+
+def _added(mask: Tensor, x_btd: Tensor) -> Tensor:
+    return torch.zeros(mask.shape, dtype=_computed(x_btd), device=mask.device).masked_fill_(~mask, -torch.inf)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,15 @@ from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.device import matmul_peak, wait
 from danlu.engines.torch.generate import KeyValueCache, generate
+from danlu.engines.torch.gpus import device_for
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
-from danlu.engines.torch.loss import IGNORED
+from danlu.engines.torch.loss import IGNORED, Criterion
 from danlu.engines.torch.meter import metered
+from danlu.engines.torch.objective import Objective
+from danlu.engines.torch.objectives import objective
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import allocate, parallelise
 from danlu.engines.torch.pieces import fill, local
@@ -52,9 +54,6 @@ from danlu.model.shape import ModelShape
 from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
 
-PEAK_SECONDS = 0.3
-"""How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
-
 
 class TorchEngine:
     """See ``danlu.engines.base.Engine``."""
@@ -62,7 +61,7 @@ class TorchEngine:
     def __init__(self, recipe: Recipe, shape: ModelShape, scratch: Path | None = None) -> None:
         """``scratch`` is a folder for what is offloaded to disk, unless the recipe names one; else the system's."""
         self.recipe, self.shape = recipe, shape
-        self._device = _device(recipe.train.device)
+        self._device = device_for(recipe.train.device)
         self.device = str(self._device)
         if self._device.type == "cpu" and "disk" not in (recipe.memory.offload_optimizer, recipe.memory.offload_parameters):
             keep_freed_memory()  # who offloads would rather have it back
@@ -113,8 +112,13 @@ class TorchEngine:
     def held_bytes(self) -> dict[str, int]:
         """Of the tensors; what is in a mapped file counts too."""
         moments = [value for state in self.optimizer.adamw.state.values() for value in state.values()]
-        held = {"parameters": list(self.parameters.values()), "optimizer": moments}
+        held = {"parameters": [*self.parameters.values(), *self.objective.frozen], "optimizer": moments}
         return {kind: sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in held.items()}
+
+    @cached_property
+    def objective(self) -> Objective:
+        """Made for the first step, since a model that is only used needs no teacher."""
+        return objective(self.recipe, self.shape, self.layout, self._device, self.stages[0])
 
     @property
     def model(self) -> CausalLM:
@@ -186,15 +190,36 @@ class TorchEngine:
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepResult:
         """Micro-batches are weighted by their supervised tokens, so that any split gives the gradient of the whole batch."""
-        assert "samples" in batch or not self.recipe.train.dropout
         self.clock.begin()
-        counted = (batch["targets"] != IGNORED).sum().to(self._device)
-        supervised = int(self.layout.sum(counted, "data"))
         scale = self.optimizer.loss_scale
+        mean, supervised = self._backward(batch)
         if supervised == 0:
-            return StepResult(math.nan, 0, 0.0, NOTHING_SUPERVISED, scale)
+            return StepResult(mean, 0, 0.0, NOTHING_SUPERVISED, scale)
+        if self.observer is not None:
+            self.observer.gradients(scale)
+        with self.clock.during("optimizer"):
+            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
+        if self.observer is not None and skipped is None:
+            self.observer.updates()
+        reported, measured = self.objective.told(mean, supervised, self.layout)
+        return StepResult(reported, supervised, norm, skipped, scale, self.clock.take(), measured)
+
+    def gradient_norm(self, batch: Batch) -> float:
+        """By the same backward pass as a step's."""
+        tensors = {name: torch.as_tensor(array) for name, array in batch.items()}
+        norm = self.optimizer.norm_alone() if self._backward(tensors)[1] else 0.0
+        self.objective.sums.zero_()  # a step's are its own
+        return norm
+
+    def _backward(self, batch: Batch) -> tuple[float, int]:
+        """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""
+        assert "samples" in batch or not self.recipe.train.dropout
+        objective = self.objective
+        supervised = int(self.layout.sum(objective.count(batch).to(self._device), "data"))
+        if supervised == 0:
+            return math.nan, 0
         # Sharding averages gradients over the data ranks; the factor turns that into the sum that they are here.
-        weight = scale * self.layout.data / supervised
+        weight = self.optimizer.loss_scale * self.layout.data / supervised
         if self.pipeline is not None:
             with self.clock.during("backward"):  # and, inside it, forward
                 total = self.pipeline.run(self._placed(_joined(batch)), weight, train=True)
@@ -205,18 +230,11 @@ class TorchEngine:
             for micro in range(micro_batches):
                 # From ZeRO 2 on no whole gradients are kept, so every micro-batch communicates.
                 synchronise(self.model, micro == micro_batches - 1 or self.recipe.parallel.zero_stage >= 2)
-                loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight)
+                loss = self._loss({name: tensor[micro] for name, tensor in batch.items()}, weight, objective.criterion)
                 with self.clock.during("backward"):
                     loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
-        mean = self.layout.sum(total, "data").item() / self.layout.data / scale
-        if self.observer is not None:
-            self.observer.gradients(scale)
-        with self.clock.during("optimizer"):
-            norm, skipped = self.optimizer.step(learning_rate, math.isfinite(mean))
-        if self.observer is not None and skipped is None:
-            self.observer.updates()
-        return StepResult(mean, supervised, norm, skipped, scale, self.clock.take())
+        return self.layout.sum(total, "data").item() / self.layout.data / self.optimizer.loss_scale, supervised
 
     def metered_step(self, batch: Batch, learning_rate: float) -> tuple[StepResult, list[dict[str, int]]]:
         """Of the first step the meter tells less than of the others, since it makes the optimizer's states on the way."""
@@ -242,19 +260,29 @@ class TorchEngine:
             finally:
                 self.observer = None
 
-    @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, int]:
         """In the training precision; each data rank takes its rows, and every process gets the sums."""
         arrays = {name: torch.as_tensor(array) for name, array in batch.items()}
-        supervised = int((arrays["targets"] != IGNORED).sum())
+        return self._evaluated(arrays, lambda _: None), int((arrays["targets"] != IGNORED).sum())
+
+    def judge(self, batch: Batch) -> tuple[float, int, dict[str, float]]:
+        """By the objective of training."""
+        arrays = {name: torch.as_tensor(array) for name, array in batch.items()}
+        total, sums = self.objective.told(self._evaluated(arrays, self.objective.criterion), 1, self.layout)
+        return total, int(self.objective.count(arrays)), sums
+
+    @torch.no_grad()
+    def _evaluated(self, arrays: Mapping[str, Tensor], criterion: Callable[[Batch], Criterion | None]) -> float:
         mine = {name: tensor.chunk(self.layout.data)[self.data_rank] for name, tensor in arrays.items()}
         if self.pipeline is not None:
             total = self.pipeline.run(self._placed(mine), 1.0, train=False)
         else:
             total = torch.zeros((), device=self._device)
             for first in range(0, mine["inputs"].shape[0], self.recipe.micro_batch):
-                total += self._loss({name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}, 1.0)
-        return self.layout.sum(total, "data").item(), supervised
+                rows = {name: tensor[first : first + self.recipe.micro_batch] for name, tensor in mine.items()}
+                total += self._loss(rows, 1.0, criterion)
+        nats: float = self.layout.sum(total, "data").item()
+        return nats
 
     def generate(self, tokens: list[int], sampling: Sampling, end_id: int | None) -> Iterator[int]:
         """In FP32. UserError: the prompt fills the model's context."""
@@ -317,7 +345,7 @@ class TorchEngine:
         """What ``start_profile`` began."""
         assert self.profile is not None
         profile, self.profile = self.profile, None
-        self._wait()
+        wait(self._device)
         return profile.end()
 
     def copy_peak(self) -> float:
@@ -325,19 +353,8 @@ class TorchEngine:
         return copy_peak(self._device)
 
     def matmul_peak(self) -> float | None:
-        """Best rate of products of square matrices in the training precision, over a third of a second."""
-        if self._device.type == "cpu" and self.dtype == torch.float16:
-            return None  # emulated on most CPUs: slower than the FP32 that is in the rest of a step
-        size = 2048 if self._device.type == "cpu" else 8192
-        left = torch.ones(size, size, dtype=self.dtype, device=self._device)
-        best, started = math.inf, time.perf_counter()
-        while time.perf_counter() - started < PEAK_SECONDS or best == math.inf:
-            self._wait()
-            start = time.perf_counter()
-            left @ left
-            self._wait()
-            best = min(best, time.perf_counter() - start)
-        return 2 * size**3 / best
+        """Best rate of products of square matrices in the training precision."""
+        return matmul_peak(self._device, self.dtype)
 
     def device_memory(self) -> int | None:
         """Peak bytes that tensors took on the GPU."""
@@ -347,7 +364,7 @@ class TorchEngine:
         """End the process group, whose threads must not outlive the interpreter."""
         self.layout.close()
 
-    def _loss(self, batch: Batch, scale: float) -> Tensor:
+    def _loss(self, batch: Batch, scale: float, criterion: Callable[[Batch], Criterion | None]) -> Tensor:
         tensors = self._placed(batch)
         with self._autocast():
             loss: Tensor = self.model(
@@ -357,6 +374,7 @@ class TorchEngine:
                 targets_bt=tensors["targets"],
                 scale=scale,
                 samples_b=tensors.get("samples"),
+                criterion=criterion(tensors),
             )
         return loss.sum()
 
@@ -373,20 +391,6 @@ class TorchEngine:
     def _in_precision(self, forward: Callable[..., Tensor], *arguments: Any, **named: Any) -> Tensor:
         with self._autocast():
             return forward(*arguments, **named)
-
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu")
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0"))  # one GPU a process
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
 
 
 def _joined(batch: Batch) -> dict[str, Tensor]:

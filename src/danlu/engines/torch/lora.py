@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.safetensors_file import write_file
 from danlu.errors import UserError
+from danlu.model.adapters import named
 from danlu.recipe.train_sections import LoraSection
 
 DOWN, UP = "lora_A", "lora_B"
@@ -37,7 +38,7 @@ def check(model: CausalLM, settings: LoraSection) -> None:
     """UserError: a target names no matrix of the whole model."""
     linears = _linears(model)
     for target in settings.targets:
-        if not any(_named(name, target) for name in linears):
+        if not any(named(name, target) for name in linears):
             kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
             raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
 
@@ -49,17 +50,12 @@ def apply(model: CausalLM, settings: LoraSection) -> None:
     """
     model.requires_grad_(False)
     for name, linear in _linears(model).items():
-        if any(_named(name, target) for target in settings.targets):
+        if any(named(name, target) for target in settings.targets):
             _adapt(linear, settings.rank, settings.alpha / settings.rank)
 
 
 def _linears(model: CausalLM) -> dict[str, nn.Linear]:
     return {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
-
-
-def _named(name: str, target: str) -> bool:
-    """By a pattern for the whole name, such as ``model.layers.1?.mlp.*``, or for its last part, such as ``*_proj``."""
-    return fnmatchcase(name, target) or fnmatchcase(name.rsplit(".", 1)[1], target)
 
 
 def _adapt(linear: nn.Linear, rank: int, scale: float) -> None:
@@ -78,7 +74,22 @@ def _split(module: nn.Linear, like: DTensor, placement: Placement) -> None:
     module.weight = nn.Parameter(distribute_tensor(module.weight, like.device_mesh, [placement]))
 
 
+@contextmanager
+def set_aside(model: CausalLM) -> Iterator[None]:
+    """The model computes as if it had no adapters."""
+    adapted = [linear for linear in _linears(model).values() if hasattr(linear, DOWN)]
+    for linear in adapted:
+        linear.set_aside = True  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for linear in adapted:
+            del linear.set_aside
+
+
 def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    if hasattr(linear, "set_aside"):
+        return output
     hidden: Tensor = linear.get_submodule(DOWN)(inputs[0])
     if isinstance(hidden, DTensor):  # of a matrix split by rows, the sum; and either way the gradient's
         hidden = hidden.redistribute(placements=[Replicate()])

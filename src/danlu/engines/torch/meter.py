@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from danlu.engines.base import MEMORY_KINDS
 from danlu.engines.torch.decoder import CausalLM
+from danlu.engines.torch.objective import Objective
 from danlu.engines.torch.offload import is_mapped
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.pieces import local
@@ -39,6 +40,9 @@ class Metered(Protocol):
     parameters: dict[str, torch.nn.Parameter]
     stages: list[CausalLM]
     optimizer: Optimizer
+
+    @property
+    def objective(self) -> Objective: ...
 
 
 @dataclass(eq=False)
@@ -67,7 +71,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Events at which a forward pass, a backward pass or the update has begun."""
 
     def __enter__(self) -> Meter:
-        self.note(self.engine.parameters.values(), _PARAMETERS)
+        self.note([*self.engine.parameters.values(), *self.engine.objective.frozen], _PARAMETERS)
         self.note(_gathered(self.engine), _GATHERED)
         self.note(_moments(self.engine), _OPTIMIZER)
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -178,7 +182,7 @@ def metered(engine: Metered) -> Iterator[Meter]:
         meter.note([parameter.grad] if parameter.grad is not None else [], _GRADIENTS)
 
     with_gradient: Any = [*engine.parameters.values(), *_whole(engine)]
-    hooks = [parameter.register_post_accumulate_grad_hook(accumulated) for parameter in with_gradient]
+    hooks = [each.register_post_accumulate_grad_hook(accumulated) for each in with_gradient if each.requires_grad]
     torch.UntypedStorage.resize_ = resize_and_tell  # type: ignore[method-assign, assignment]
     try:
         with meter:

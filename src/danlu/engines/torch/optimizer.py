@@ -94,6 +94,12 @@ class Optimizer:
         self.adamw.zero_grad(set_to_none=True)
         return norm, skipped
 
+    def norm_alone(self) -> float:
+        """The global norm of the gradients, which are freed without an update."""
+        norm = self._global_norm() / self.loss_scale
+        self.adamw.zero_grad(set_to_none=True)
+        return norm
+
     def _global_norm(self) -> float:
         """L2 norm over all parameters of the model, each counted once however it is split or copied."""
         by_mesh: dict[Any, list[Tensor]] = defaultdict(list)

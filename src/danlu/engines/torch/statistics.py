@@ -198,7 +198,7 @@ def _attention_hooks(observer: Observer, layer: int, attention: Attention) -> li
 
 
 def _largest_logit(q_bhtk: Tensor, k_bgtk: Tensor, mask: Tensor | None) -> Tensor:
-    """Over all queries and the keys that they see; None is plain causal. A few rows of queries at a time."""
+    """Over all queries and the keys that they see, where the mask is 0; None is plain causal. A few rows of queries at a time."""
     b, h, t, k = q_bhtk.shape
     g = k_bgtk.shape[1]
     q_bgntk = q_bhtk.reshape(b, g, h // g, t, k)
@@ -210,7 +210,7 @@ def _largest_logit(q_bhtk: Tensor, k_bgtk: Tensor, mask: Tensor | None) -> Tenso
         logits = q_bgntk[..., first:stop, :] @ k_bgtk[:, :, None, :stop].transpose(-1, -2)
         seen = positions[:stop] <= positions[first:stop, None]
         if mask is not None:
-            seen = (seen & mask[..., first:stop, :stop])[:, :, None]
+            seen = (seen & (mask[..., first:stop, :stop] == 0))[:, :, None]
         best = torch.maximum(best, logits.masked_fill_(~seen, -torch.inf).amax())
     return best.div(k**0.5)
 

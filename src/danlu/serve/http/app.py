@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from danlu.errors import UserError
+from danlu.serve.guide import Guide, Guides
 from danlu.serve.http import page
 from danlu.serve.http.answers import Answer, error
 from danlu.serve.http.bodies import Chat, Completion, read
@@ -76,15 +77,17 @@ class _Ask:
 def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
     """The server of one model."""
     metrics = Metrics(worker.engine)
+    makes_guides = Guides(model.tokenizer, worker.engine.executor.vocab_size, model.ends)
 
     async def completions(request: Request) -> Response:
         body = read(Completion, await _body(request, model, limits))
         _same(body.model, model)
         prompts = _prompts(body.prompt, model)
+        asked = [(tokens, number) for tokens in prompts for number in range(_few(body.n, len(prompts), limits))]
+        guides = await guided(body, len(asked))
         sequences = [
-            model.sequence(tokens, body.sampling(body.max_tokens, body.logprobs, number))
-            for tokens in prompts
-            for number in range(_few(body.n, len(prompts), limits))
+            model.sequence(tokens, body.sampling(body.max_tokens, body.logprobs, number), guide)
+            for (tokens, number), guide in zip(asked, guides, strict=True)
         ]
         answer = Answer(model, False, sum(map(len, prompts)))
         return await respond(request, answer, sequences, body.stream, body.with_usage)
@@ -95,8 +98,16 @@ def application(model: Model, worker: Worker, limits: Limits) -> Starlette:
         tokens = await run_in_threadpool(model.conversation, [message.plain() for message in body.messages])
         most = body.max_completion_tokens or body.max_tokens or worker.engine.limit
         logprobs = body.top_logprobs if body.logprobs else None
-        sequences = [model.sequence(tokens, body.sampling(most, logprobs, number)) for number in range(body.n)]
+        guides = await guided(body, body.n)
+        sequences = [model.sequence(tokens, body.sampling(most, logprobs, number), guide) for number, guide in enumerate(guides)]
         return await respond(request, Answer(model, True, len(tokens)), sequences, body.stream, body.with_usage)
+
+    async def guided(body: Completion | Chat, answers: int) -> list[Guide | None]:
+        schema = body.schema_to_follow
+        if schema is None:
+            return [None] * answers
+        guide = await run_in_threadpool(makes_guides.make, schema)
+        return [guide, *(guide.copy() for _ in range(answers - 1))]
 
     async def respond(request: Request, answer: Answer, sequences: list[Sequence], stream: bool, usage: bool) -> Response:
         began = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -15,6 +15,39 @@ Text = Annotated[str, Field(max_length=4_000_000)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 Kind = TypeVar("Kind", bound="_Body")
+
+
+class Schema(BaseModel):
+    """A JSON schema with its name. Answers always follow it, so `strict` has no effect."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field("answer", max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class Format(BaseModel):
+    """What an answer is: any text, any JSON object, or JSON that follows a schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Format:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with the type json_schema, and is needed there")
+        return self
+
+    @property
+    def schema_to_follow(self) -> dict[str, Any] | None:
+        """None: nothing is asked of the answer."""
+        if self.json_schema is not None:
+            return self.json_schema.schema_
+        return {"type": "object"} if self.type == "json_object" else None
 
 
 class _Body(BaseModel):
@@ -36,6 +69,7 @@ class _Body(BaseModel):
     stream: bool = False
     stream_options: dict[str, bool] | None = None
     ignore_eos: bool = False
+    response_format: Format | None = None
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -53,6 +87,17 @@ class _Body(BaseModel):
     def _absent(cls, value: Any, info: Any) -> Any:
         """A null is an absent field, as clients send it."""
         return cls.model_fields[info.field_name].get_default() if value is None else value
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.ignore_eos and self.schema_to_follow is not None:
+            raise ValueError("ignore_eos: an answer that follows a schema ends with it")
+        return self
+
+    @property
+    def schema_to_follow(self) -> dict[str, Any] | None:
+        """The JSON schema of the answer; None: it may be any text."""
+        return None if self.response_format is None else self.response_format.schema_to_follow
 
     @property
     def with_usage(self) -> bool:

@@ -13,6 +13,7 @@ from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
 from danlu.serve.executor import BLOCK, Logits, Piece
 from danlu.serve.int8 import layer as kernels
+from danlu.serve.int8.attention import attend
 from danlu.serve.int8.product import GROUP, Floats, pack, product, quantize
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -85,7 +86,7 @@ class Int8Executor:
 
     def _layer(self, arrays: Arrays, number: int) -> _Layer:
         name, shape = f"model.layers.{number}", self.shape
-        size = (self.blocks, shape.key_value_heads, BLOCK, shape.head_dim)
+        sides = self.blocks, shape.key_value_heads
         windowed = shape.sliding_window is not None and number >= shape.full_attention_layers
         return _Layer(
             arrays[f"{name}.input_layernorm.weight"],
@@ -97,8 +98,8 @@ class Int8Executor:
             _Linear(arrays, [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"]),
             _Linear(arrays, [f"{name}.mlp.down_proj"]),
             (shape.sliding_window or 0) if windowed else 0,
-            np.zeros(size, np.float32),
-            np.zeros(size, np.float32),
+            np.zeros((*sides, shape.head_dim, BLOCK), np.float32),
+            np.zeros((*sides, BLOCK, shape.head_dim), np.float32),
         )
 
     def copy(self, source: int, target: int) -> None:
@@ -131,9 +132,9 @@ class Int8Executor:
             qkv = layer.qkv(normed)
             kernels.turn(qkv, 0, heads, layer.q_norm, epsilon, cos, sin, shape.interleaved_rotary)
             kernels.turn(qkv, heads * size, groups, layer.k_norm, epsilon, cos, sin, shape.interleaved_rotary)
-            kernels.remember(qkv, heads * size, layer.keys, positions, tables, owners)
-            kernels.remember(qkv, (heads + groups) * size, layer.values, positions, tables, owners)
-            kernels.attend(qkv, heads, layer.keys, layer.values, positions, tables, owners, layer.window, attended)
+            kernels.remember_keys(qkv, heads * size, layer.keys, positions, tables, owners)
+            kernels.remember_values(qkv, (heads + groups) * size, layer.values, positions, tables, owners)
+            attend(qkv, heads, layer.keys, layer.values, positions, tables, owners, layer.window, attended)
             kernels.add(x, layer.output(attended))
             kernels.normalise(x, layer.after, epsilon, normed)
             kernels.gate(layer.gate_up(normed), gated)

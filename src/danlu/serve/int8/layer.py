@@ -1,6 +1,7 @@
 """What a decoder layer computes beside its matrix products, row by row, so that no row depends on another's presence.
 
-Shapes: n rows, d hidden, h query heads, g key/value heads, k head size. The cache is (blocks, g, BLOCK, k) for keys and values.
+Shapes: n rows, d hidden, h query heads, g key/value heads, k head size. The cache is (blocks, g, k, BLOCK) for keys and
+(blocks, g, BLOCK, k) for values.
 """
 
 from __future__ import annotations
@@ -92,48 +93,22 @@ def turn(x: Floats, first: int, heads: int, norm: Floats, epsilon: float, cos: F
 
 
 @_compiled
-def remember(x: Floats, first: int, cache: Floats, positions: Ints, tables: Ints, owners: Ints) -> None:
-    """Write heads of rows, from column ``first`` on, into the cache."""
+def remember_keys(x: Floats, first: int, cache: Floats, positions: Ints, tables: Ints, owners: Ints) -> None:
+    """Write heads of rows, from column ``first`` on, into the cache of keys (blocks, g, k, BLOCK)."""
+    _, heads, size, _ = cache.shape
+    for row in range(len(positions)):
+        block, place = tables[owners[row], positions[row] // BLOCK], positions[row] % BLOCK
+        for head in range(heads):
+            for at in range(size):
+                cache[block, head, at, place] = x[row, first + head * size + at]
+
+
+@_compiled
+def remember_values(x: Floats, first: int, cache: Floats, positions: Ints, tables: Ints, owners: Ints) -> None:
+    """Write heads of rows, from column ``first`` on, into the cache of values (blocks, g, BLOCK, k)."""
     _, heads, _, size = cache.shape
     for row in range(len(positions)):
         block, place = tables[owners[row], positions[row] // BLOCK], positions[row] % BLOCK
         for head in range(heads):
             for at in range(size):
                 cache[block, head, place, at] = x[row, first + head * size + at]
-
-
-@_compiled
-def attend(
-    x: Floats, heads: int, keys: Floats, values: Floats, positions: Ints, tables: Ints, owners: Ints, window: int, out: Floats
-) -> None:
-    """Attention of rows to all positions up to their own, or to the ``window`` last of them (0: all)."""
-    _, groups, _, size = keys.shape
-    share = heads // groups
-    factor = np.float32(1 / math.sqrt(size))
-    scores = np.empty((positions.max() + 1 if len(positions) else 0), np.float32)
-    total = np.empty(size, np.float32)
-    for row in range(len(positions)):
-        end = positions[row] + 1
-        begin = max(0, end - window) if window else 0
-        table = tables[owners[row]]
-        for head in range(heads):
-            group, column = head // share, head * size
-            largest = np.float32(-np.inf)
-            for at in range(begin, end):
-                block, place = table[at // BLOCK], at % BLOCK
-                score = np.float32(0)
-                for i in range(size):
-                    score += x[row, column + i] * keys[block, group, place, i]
-                scores[at] = score * factor
-                largest = max(largest, scores[at])
-            mass = np.float32(0)
-            for i in range(size):
-                total[i] = 0
-            for at in range(begin, end):
-                weight = math.exp(scores[at] - largest)
-                mass += weight
-                block, place = table[at // BLOCK], at % BLOCK
-                for i in range(size):
-                    total[i] += weight * values[block, group, place, i]
-            for i in range(size):
-                out[row, column + i] = total[i] / mass

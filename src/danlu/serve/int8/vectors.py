@@ -1,12 +1,14 @@
-"""Vectors of 16 numbers for compiled kernels: just the instructions that a product of 8-bit matrices needs (AVX-512 VNNI).
+"""Vectors of 16 numbers for compiled kernels: just what products of 8-bit matrices and attention need (AVX-512 VNNI).
 
 Numba has no vector types; these carry LLVM's own through a kernel's variables, so that they live in registers.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -125,9 +127,7 @@ def add_scaled(_: Any, total: Any, numbers: Any, scale: Any) -> Any:
     """total + float(numbers) * scale, rounded once."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32")
-        return builder.call(function, [builder.sitofp(arguments[1], _FLOATS), arguments[2], arguments[0]])
+        return _fma(builder, builder.sitofp(arguments[1], _FLOATS), arguments[2], arguments[0])
 
     return FLOATS(FLOATS, INTS, FLOATS), generate
 
@@ -136,3 +136,71 @@ def add_scaled(_: Any, total: Any, numbers: Any, scale: Any) -> Any:
 def times(_: Any, left: Any, right: Any) -> Any:
     """The product, lane by lane."""
     return FLOATS(FLOATS, FLOATS), lambda context, builder, signature, arguments: builder.fmul(*arguments)
+
+
+@intrinsic
+def add_product(_: Any, total: Any, left: Any, right: Any) -> Any:
+    """total + left * right, lane by lane, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _fma(builder, arguments[1], arguments[2], arguments[0])
+
+    return FLOATS(FLOATS, FLOATS, FLOATS), generate
+
+
+@intrinsic
+def plus(_: Any, left: Any, right: Any) -> Any:
+    """The sum, lane by lane."""
+    return FLOATS(FLOATS, FLOATS), lambda context, builder, signature, arguments: builder.fadd(*arguments)
+
+
+@intrinsic
+def larger(_: Any, left: Any, right: Any) -> Any:
+    """The larger one, lane by lane; of numbers, not NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return FLOATS(FLOATS, FLOATS), generate
+
+
+@intrinsic
+def exponential(_: Any, value: Any) -> Any:
+    """e to the value, lane by lane, for values up to 0: below -87 it is 0. Within 2e-7 of it.
+
+    2^n times a polynomial of the rest, which is within half of log 2 (Cody & Waite 1980, chapter 6).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def all_lanes(number: float, kind: Any = _F32) -> Any:
+            return ir.Constant(ir.VectorType(kind, LANES), [number] * LANES)
+
+        least = all_lanes(-87.0)
+        tiny = builder.fcmp_ordered("<", arguments[0], least)
+        x = builder.select(tiny, least, arguments[0])
+        rounding = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v16f32")
+        n = builder.call(rounding, [builder.fmul(x, all_lanes(_float(math.log2(math.e))))])
+        rest = _fma(builder, n, all_lanes(-_LOG2_HIGH), x)
+        rest = _fma(builder, n, all_lanes(_float(_LOG2_HIGH - math.log(2))), rest)
+        result = all_lanes(_float(1 / math.factorial(7)))
+        for power in range(6, -1, -1):
+            result = _fma(builder, result, rest, all_lanes(_float(1 / math.factorial(power))))
+        exponent = builder.add(builder.fptosi(n, _INTS), all_lanes(127, _I32))
+        scale = builder.bitcast(builder.shl(exponent, all_lanes(23, _I32)), _FLOATS)
+        return builder.select(tiny, all_lanes(0.0), builder.fmul(result, scale))
+
+    return FLOATS(FLOATS), generate
+
+
+_LOG2_HIGH = 0.693359375
+"""The first bits of log 2: so few that its product with a whole number is exact."""
+
+
+def _float(number: float) -> float:
+    """The nearest number of 32 bits, as LLVM's constants of that kind must be."""
+    return float(np.float32(number))
+
+
+def _fma(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [left, right, total])

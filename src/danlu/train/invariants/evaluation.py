@@ -14,15 +14,18 @@ from danlu.train.invariants.batch import IGNORED, rows
 Arrays = Mapping[str, Array]
 PASSES = 10
 """Over the rows that are tried; two more go over the whole batch."""
-SHARE = 0.005
+SHARE = 0.004
 """Of the steps' work that the passes may take, once the run is under way."""
 EARLY = (0, 10, 20, 50, 100, 200)
 """Steps since the start at which they are made in any case: what is wrong from the start is to be said at the start."""
 
 
-def interval(rows: int, global_batch: int) -> int:
-    """Steps between probes, such that their forward passes are SHARE of the steps', each of which has three a row."""
-    return max(100, math.ceil((PASSES * rows / global_batch + 2) / 3 / SHARE))
+def interval(rows: int, global_batch: int, more: int = 0) -> int:
+    """Steps between probes, such that their forward passes are SHARE of the steps', each of which has three a row.
+
+    ``more`` are those over the rows that something else makes at these steps.
+    """
+    return max(100, math.ceil(((PASSES + more) * rows / global_batch + 2) / 3 / SHARE))
 
 
 class Probe:

@@ -110,18 +110,35 @@ class Chart {
     this.draw();
   }
 
+  /** A plot that looks as it should gets new data and keeps the cursor; else it is made anew. */
   draw() {
-    if (this.plot) this.plot.destroy();
-    this.plot = null;
     this.writeHead();
     this.writeCaption(null);
-    if (!this.lines.length || !this.box.clientWidth) return;
+    if (!this.lines.length || !this.box.clientWidth) return this.clear();
     this.box.setAttribute("role", "img");
     this.box.setAttribute("aria-label", `${this.title()}: ` + this.lines.slice(0, 20).map((one) => `${one.label} ${this.lastText(one)}`).join(", "));
     this.drawn = this.tables();
-    this.plot = new uPlot(this.options(), [null, ...this.drawn.map(({ xs, ys }) => [xs, ys])], this.box);
+    const look = this.look(), data = [null, ...this.drawn.map(({ xs, ys }) => [xs, ys])];
+    if (this.plot && look === this.lookOfPlot) {
+      this.plot.setData(data);
+    } else {
+      this.clear();
+      this.plot = new uPlot(this.options(), data, this.box);
+      this.lookOfPlot = look;
+    }
     this.drawnAt ??= performance.now(); // the first time, since the page was asked for
     this.card.dataset.drawn = String(Number(this.card.dataset.drawn || 0) + 1);
+  }
+
+  clear() {
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+  }
+
+  /** All that `options` goes by. */
+  look() {
+    const lines = this.drawn.map(({ one, kind }) => [kind, one.tone, !!one.right, one.dash, one.fill, one.scale.divisor]);
+    return JSON.stringify([view.axis, view.logX, this.logarithmic, colour("soft"), colour("grid"), this.lines.length, lines]);
   }
 
   /** What is drawn of every line: the raw curve, and over it the smooth one where that is asked for. */

@@ -22,6 +22,14 @@ const CHARTS = [
   { title: "validation_ratio", group: "training", unit: "plain", series: [["validation/ratio", "value", "second", { dots: true }]] },
   { title: "perplexity", group: "training", unit: "plain", series: [
     ["train/perplexity", "train_loss", "first", { smooth: true }], ["validation/perplexity", "validation_loss", "second", { dots: true }]] },
+  { title: "divergence", group: "training", unit: "plain", zero: true, series: [
+    ["train/divergence", "train_loss", "first", { smooth: true }], ["validation/divergence", "validation_loss", "second", { dots: true }],
+    ["train/objective", "minimised", "third", { smooth: true }]] },
+  { title: "margin", group: "training", unit: "plain", series: [
+    ["train/margin", "train_loss", "first", { smooth: true }], ["validation/margin", "validation_loss", "second", { dots: true }],
+    ["train/chosen_reward", "chosen_reward", "third", { smooth: true }], ["train/rejected_reward", "rejected_reward", "fourth", { smooth: true }]] },
+  { title: "preferred", group: "training", unit: "plain", zero: true, series: [
+    ["train/accuracy", "train_loss", "first", { smooth: true }], ["validation/accuracy", "validation_loss", "second", { dots: true }]] },
   { title: "skipped", group: "training", unit: "count", zero: true, series: [["train/skipped_steps", "skipped", "second", {}]] },
   { title: "loss_scale", group: "training", unit: "count", series: [["train/loss_scale", "value", "third", {}]] },
 ];
@@ -115,7 +123,7 @@ class Charts {
   drop(chart) {
     this.shown.unobserve(chart.card);
     chart.sizes.disconnect();
-    if (chart.plot) chart.plot.destroy();
+    chart.clear();
   }
 
   /** Hide the charts that the filter leaves out. */
@@ -128,10 +136,11 @@ class Charts {
     for (const part of this.place.children) part.hidden = [...part.querySelectorAll(".chart")].every((card) => card.hidden);
   }
 
-  /** Something changed: draw anew what is in sight, the rest once it is. */
-  refresh() {
+  /** Something changed: draw anew what is in sight, the rest once it is. With `elsewhere`, answers on the way are of no use. */
+  refresh(elsewhere = false) {
     for (const chart of this.charts) {
       chart.stale = true;
+      if (elsewhere && chart.asking) chart.asking.abort();
       if (chart.inSight) this.load(chart);
     }
   }
@@ -155,12 +164,13 @@ class Charts {
         const runs = this.page.runs(), columns = Math.round(chart.size().width);
         const points = Math.max(200, Math.min(2 * columns, 8000, Math.round(80000 / runs.length)));
         const names = chart.spec.series.map(([name]) => name);
+        chart.asking = new AbortController();
         try {
-          chart.found = await source.curves(names, runs, { axis: view.axis, zoom: view.zoom, logX: view.logX, points });
+          chart.found = await source.curves(names, runs, { axis: view.axis, zoom: view.zoom, logX: view.logX, points }, chart.asking.signal);
           chart.show(this.linesOf(chart));
           this.again(chart);
         } catch (error) {
-          chart.message(word("no_answer", { error: error.message }));
+          if (error.name !== "AbortError") chart.message(word("no_answer", { error: error.message }));
         }
       }
     } finally {

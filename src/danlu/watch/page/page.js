@@ -39,8 +39,8 @@ const page = {
     view.zoom = range;
     writePlace();
     showControls();
-    for (const chart of charts.charts) if (chart.plot && chart.inSight) chart.draw(); // at once, with what is there; the detail follows
-    charts.refresh();
+    charts.refresh(true);
+    for (const chart of charts.charts) if (chart.plot && chart.inSight) chart.draw(); // with what is there, while the detail comes
   },
 };
 
@@ -214,7 +214,7 @@ $("#axis").addEventListener("change", () => setAxis($("#axis").value));
 $("#log-x").addEventListener("change", () => {
   view.logX = $("#log-x").checked;
   page.changed();
-  charts.refresh();
+  charts.refresh(true);
 });
 $("#smoothing").addEventListener("input", () => {
   view.smoothing = Number($("#smoothing").value);
@@ -252,7 +252,7 @@ function setAxis(axis) {
   page.changed();
   placeMarks();
   showControls();
-  charts.refresh();
+  charts.refresh(true);
 }
 
 /** All words and colours anew. */
@@ -311,7 +311,7 @@ function showHelp() {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && event.target.matches("input[type=search]")) event.target.blur();
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, dialog *")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea, dialog[open] *")) return;
   const known = KEYS[event.key];
   if (!known) return;
   event.preventDefault();
@@ -334,5 +334,5 @@ if (source.live) {
 }
 source.runs().then((states) => {
   for (const state of states) if (!page.states.has(state.id)) page.states.set(state.id, state);
-  return load();
+  return page.facts || loading ? undefined : load(); // what is followed may have told before
 }).catch(trouble);

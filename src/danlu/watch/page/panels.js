@@ -29,11 +29,11 @@ function showPanels(facts) {
   for (const section of ["evaluation", "data", "environment"]) showFacts(section, facts[section]);
   showList("checkpoints", ["step", "size", "time"], facts.checkpoints.map(({ step, bytes, time }) =>
     ({ cells: [grouped(step), write.bytes(bytes), write.time(time)] })));
-  const events = [...(facts.events || [])].reverse();
+  const events = (facts.events || []).filter((event) => event.kind !== "sample").reverse(); // samples have a place of their own
   showList("events", ["step", "time", "event", "message"], events.map((event) =>
     ({ cells: [grouped(event.step), write.time(event.time), kindLabel(event.kind), event.message], faded: event.replaced })));
-  $("#events .hint").hidden = !(facts.events_total > events.length);
-  $("#events .hint").textContent = word("newest_events", { shown: grouped(events.length), all: grouped(facts.events_total || 0) });
+  $("#events .hint").hidden = !(facts.events_total > facts.events.length);
+  $("#events .hint").textContent = word("newest_events", { shown: grouped((facts.events || []).length), all: grouped(facts.events_total || 0) });
   $("#recipe").hidden = !facts.recipe;
   $("#recipe pre").textContent = facts.recipe;
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 from danlu.errors import DanluError
 from danlu.watch.server.runs import Run
+from danlu.watch.signals import FIRST_SIGHT_SECONDS
 
 SHARE = 0.05
 """Of the time that diagnoses may take: the next one waits as long as the last one asks for."""
@@ -35,6 +36,7 @@ class Health:
         return {**(known or {"state": "pending", "step": None}), "newest_step": step, "current": not stale}
 
     def _ask(self, run: Run, step: int | None) -> None:
+        time.sleep(FIRST_SIGHT_SECONDS)  # the curves of a page that opens go first
         began = time.monotonic()
         try:
             self._known[run.id] = {"state": "ready", "step": step, **self._diagnose(run.folder)}

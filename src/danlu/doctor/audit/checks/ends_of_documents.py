@@ -21,18 +21,15 @@ def check(material: Material) -> Finding | None:
     prepared, documents = material.need_prepared(), material.train.framed
     if len(documents) < LEAST:
         raise NotEnoughData(f"{len(documents)} training documents, {LEAST} are needed")
-    # The last document of a stretch may be cut.
-    whole = [one for one in documents[:-1] if len(one)] if material.train.share < 1 else documents
-    missing = sum(int(one[-1]) != prepared.end_id for one in whole) / len(whole)
-    inside = sum(int((one[:-1] == prepared.end_id).sum()) for one in documents)
+    judged, missing, inside = ends(material, prepared.end_id)
     tokens = np.concatenate(documents)
     filling, token = filled(tokens)
     why = []
     if missing >= MISSING:
         why.append(
             Text(
-                f"{missing:.0%} of {len(whole)} documents do not end with the end token ({prepared.end_id})",
-                f"{len(whole)} 篇文档中 {missing:.0%} 不以结束 token（{prepared.end_id}）结尾",
+                f"{missing:.0%} of {judged} documents do not end with the end token ({prepared.end_id})",
+                f"{judged} 篇文档中 {missing:.0%} 不以结束 token（{prepared.end_id}）结尾",
             )
         )
     if inside > MISSING * len(documents):
@@ -64,6 +61,19 @@ def check(material: Material) -> Finding | None:
             "用不含填充的文本重新准备数据，并在 data.tokenizer.end 中给出结束 token",
         ),
     )
+
+
+def ends(material: Material, end_id: int) -> tuple[int, float, int]:
+    """(documents that can be judged, share of them without an end, how many ends are inside documents)."""
+    documents = material.train.framed
+    # The last document of a stretch may be cut.
+    whole = [one for one in documents[:-1] if len(one)] if material.train.share < 1 else documents
+    if material.recipe.train.samples != "text":
+        # Every turn may end with it, a line end behind; and a conversation that is too long is cut.
+        uncut = [one for one in whole if len(one) <= material.recipe.data.sequence_length]
+        return len(uncut), sum(end_id not in one for one in uncut) / max(1, len(uncut)), 0
+    missing = sum(int(one[-1]) != end_id for one in whole)
+    return len(whole), missing / len(whole), sum(int((one[:-1] == end_id).sum()) for one in documents)
 
 
 def filled(tokens: Array) -> tuple[float, int]:

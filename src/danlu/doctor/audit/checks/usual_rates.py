@@ -9,6 +9,7 @@ from danlu.doctor.audit.material import Material
 from danlu.doctor.finding import Finding, Severity, Text
 from danlu.doctor.rules import learning_rate_too_high, learning_rate_too_low
 from danlu.model.counts import parameter_count
+from danlu.recipe import Recipe
 
 PUBLISHED = {
     1e7: learning_rate_too_high.USUAL,
@@ -23,8 +24,9 @@ PUBLISHED = {
 }
 """Peak by parameters: GPT-3, arXiv:2005.14165, table 2.1, and what the rules take for the smallest models."""
 ABOVE, BELOW = 10.0, 50.0
-TUNED = (learning_rate_too_low.USUAL / 10, 20 * 5e-5)
-"""Of fine-tuning, which uses 1e-5 to 5e-5."""
+TUNED = 5e-5
+"""Highest usual of fine-tuning all weights, which takes 1e-5 to 5e-5."""
+LEAST = learning_rate_too_low.USUAL / 10
 
 
 def usual(parameters: float) -> float:
@@ -33,12 +35,25 @@ def usual(parameters: float) -> float:
     return float(np.exp(np.interp(np.log(parameters), sizes, np.log(list(PUBLISHED.values())))))
 
 
+def bounds(recipe: Recipe, parameters: float) -> tuple[float, float, float]:
+    """(lowest, about the usual one, highest) that this recipe may rightly have."""
+    if recipe.model.hugging_face is None:
+        middle = usual(parameters)
+        return middle / BELOW, middle, middle * ABOVE
+    if recipe.train.samples == "text":  # what goes on with it may begin where that ended
+        return LEAST, TUNED, 20 * TUNED
+    least = LEAST / 100 if recipe.train.objective == "dpo" else LEAST  # its own paper takes 1e-6, others less
+    if recipe.train.lora is not None:
+        return least, 2e-4, 2e-3
+    # From a third of the size's pre-training peak on it is that one, which small models bear better.
+    return least, TUNED, max(4 * TUNED, usual(parameters) / 3)
+
+
 def check(material: Material) -> Finding | None:
     rate = material.recipe.train.optimizer.learning_rate
     tuned = material.recipe.model.hugging_face is not None
     parameters = parameter_count(material.need_shape())
-    middle = 5e-5 if tuned else usual(parameters)
-    low, high = TUNED if tuned else (middle / BELOW, middle * ABOVE)
+    low, middle, high = bounds(material.recipe, parameters)
     if low <= rate <= high:
         return None
     what, what_zh = (
@@ -63,9 +78,10 @@ AUDIT = Audit(
     "usual_rates",
     Text("a learning rate that such models are not trained with", "与模型规模不符的学习率"),
     "the shape",
-    f"{ABOVE:g} times above or {BELOW:g} times below the published peak of that size; fine-tuning: beyond "
-    f"{TUNED[0]:g} to {TUNED[1]:g}",
-    "GPT-3, arXiv:2005.14165, table 2.1; the bounds of the rules learning_rate_too_high and learning_rate_too_low",
+    f"{ABOVE:g} times above or {BELOW:g} times below the published peak of that size; fine-tuning: below {LEAST:g}, above "
+    f"{4 * TUNED:g} and a third of that peak, or {20 * TUNED:g} (more pre-training), or 0.002 (adapters)",
+    "GPT-3, arXiv:2005.14165, table 2.1; fine-tuning commonly takes 1e-5 to 5e-5, and adapters ten times that (LoRA, "
+    "arXiv:2106.09685, tables 11 and 12)",
     Severity.WARNING,
     check,
     at_start=True,

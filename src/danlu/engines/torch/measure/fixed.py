@@ -73,9 +73,10 @@ def _seconds(device: str, precision: str, parallel: dict[str, int], layers: int,
             "memory": {"micro_batch": 1},
         }
     )
-    engine = TorchEngine(recipe, resolve_shape(recipe, None))
+    shape = resolve_shape(recipe, None)
+    engine = TorchEngine(recipe, shape)
     engine.initialise()
-    batch = random_batch(recipe)
+    batch = random_batch(recipe, shape.vocab_size)
 
     def step() -> None:
         engine.train_step(batch, 1e-9)

@@ -8,7 +8,7 @@ programs matter little; medians over the rounds.
     recording_share                  without histograms
     recording_share_with_histograms  with them
 
-Usage: python benchmarks/watch_recording.py [--rounds 15] [--json FILE]
+Usage: python benchmarks/watching/recording.py --engine torch|paddle [--rounds 15] --json FILE
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from danlu import engines
 from danlu.data.batches import TrainingBatches
@@ -41,6 +40,7 @@ class Tokens:
     """A stream of random tokens, as the loader's is."""
 
     tokens = 400_000
+    masked = False
 
     def __init__(self) -> None:
         self.all = np.random.default_rng(0).integers(1, VOCABULARY, self.tokens)
@@ -54,15 +54,16 @@ class Tokens:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=["torch", "paddle"], required=True)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     recipe = parse(
         {
             "name": "recording",
             "model": {"preset": "llama-5m", "vocab_size": VOCABULARY},
             "data": {"sources": [{"path": "x"}], "tokenizer": {"path": "x"}, "sequence_length": LENGTH},
-            "train": {"global_batch": BATCH, "device": "cpu"},
+            "train": {"engine": options.engine, "global_batch": BATCH, "device": "cpu"},
         }
     )
     engine: Any = engines.create(recipe, resolve_shape(recipe, VOCABULARY))
@@ -71,7 +72,7 @@ def main() -> None:
     batches = TrainingBatches(
         stream, sequence_length=LENGTH, global_batch=BATCH, micro_batch=recipe.micro_batch, document_mask=True, seed=0
     )
-    taken = {name: torch.as_tensor(array) for name, array in batches[0].items()}
+    taken = next(engine.loader(batches, range(1), 0))
     spent: dict[str, list[float]] = defaultdict(list)
     observed: dict[str, Observed] = {}
     for number in range(options.rounds + WARM):
@@ -113,10 +114,7 @@ def main() -> None:
         "statistics_ms": 1000 * due["statistics"],
         "histograms_ms": 1000 * due["histograms"],
     }
-    for name, value in found.items():
-        print(f"{name:<34} {value:10.4f}")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+    options.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def _share(statistics_every: int, histograms_every: int, every_step: float, due: dict[str, float]) -> float:

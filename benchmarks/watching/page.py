@@ -2,18 +2,15 @@
 
 The store holds a million steps of eight signals. The server is started anew for every first paint, so that nothing is in its
 memory. Times are those that a person waits: from the address to a loss curve that is drawn, from a zoom to its full detail, and
-from the call that records a step to the page that shows it. Medians of several tries.
+from the call that records a step to the page that shows it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
-import statistics
+import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,16 +33,23 @@ TRIES = 5
 def long_run(folder: Path) -> None:
     """A finished run of a million steps."""
     folder.mkdir()
-    with Recorder.open(folder / "metrics.sqlite") as recorder:
+    metrics = folder / "metrics.sqlite"
+    with Recorder.open(metrics) as recorder:
         recorder.start_segment(1, {"steps": STEPS, "tokens_per_step": 4096, "flops_per_step": 1e12})
-        random, steps = np.random.default_rng(0), np.arange(1, STEPS + 1)
-        columns = {name: 2 + 6 * np.exp(-steps / 1e5) + 0.1 * random.standard_normal(STEPS) for name in SIGNALS}
-        for at in range(STEPS):
-            recorder.scalars(at + 1, {name: values[at] for name, values in columns.items()})
-            if at % 50_000 == 0:
-                recorder.flush()
+        recorder.scalars(1, dict.fromkeys(SIGNALS, 8.0))
         recorder.event(STEPS, "finished", "all steps done")
-    assert len(store.series(folder / "metrics.sqlite", "train/loss")[0]) == STEPS
+    random, steps = np.random.default_rng(0), np.arange(1, STEPS + 1)
+    began = time.time()
+    with sqlite3.connect(metrics) as connection:  # what the recorder would have written, faster
+        connection.execute("DELETE FROM steps")
+        connection.executemany("INSERT INTO steps VALUES (1, ?, ?)", ((step, began + 0.1 * step) for step in steps.tolist()))
+        connection.execute('DELETE FROM "values"')
+        for number, _ in connection.execute("SELECT id, name FROM names ORDER BY id").fetchall():
+            values = (2 + 6 * np.exp(-steps / 1e5) + 0.1 * random.standard_normal(STEPS)).tolist()
+            rows = ((number, step, value) for step, value in zip(steps.tolist(), values, strict=True))
+            connection.executemany('INSERT INTO "values" VALUES (?, 1, ?, ?)', rows)
+    connection.close()
+    assert len(store.series(metrics, "train/loss")[0]) == STEPS
 
 
 @contextmanager
@@ -141,37 +145,16 @@ def until(true) -> None:  # type: ignore[no-untyped-def]
         time.sleep(0.01)
 
 
-def measure(scratch: Path) -> dict[str, float]:
-    """All figures of the page."""
+def measure(scratch: Path) -> tuple[dict[str, list[float]], int]:
+    """All tries of each figure, and the requests to other hosts."""
     foreign: list[str] = []
     long_run(scratch / "long")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        paints, zoomed = first_paints(browser, scratch / "long", foreign), zooms(browser, scratch / "long", foreign)
-        delays = live_delays(browser, scratch / "live", foreign)
+        found = {
+            "first_paint_ms_1m": first_paints(browser, scratch / "long", foreign),
+            "zoom_ms_1m": zooms(browser, scratch / "long", foreign),
+            "live_delay_s": live_delays(browser, scratch / "live", foreign),
+        }
         browser.close()
-    return {
-        "first_paint_ms_1m": round(statistics.median(paints), 1),
-        "first_paint_ms_1m_worst": round(max(paints), 1),
-        "zoom_ms_1m": round(statistics.median(zoomed), 1),
-        "zoom_ms_1m_worst": round(max(zoomed), 1),
-        "live_delay_s": round(statistics.median(delays), 3),
-        "live_delay_s_worst": round(max(delays), 3),
-        "foreign_requests": len(foreign),
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        figures = measure(Path(scratch))
-    for name, value in figures.items():
-        print(f"{name:<26} {value:>10}")
-    if given.json:
-        given.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return found, len(foreign)

@@ -1,0 +1,1 @@
+"""Load on a server that speaks as OpenAI's does, and what its clients see: `danlu bench-serve`."""
