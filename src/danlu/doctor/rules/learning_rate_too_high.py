@@ -84,9 +84,7 @@ def from_batches(found: Found) -> bool:
 def treatment(evidence: Evidence) -> tuple[Text, dict[str, float]]:
     """What to do about it, and the change of the recipe: a third would not help a rate that is far outside."""
     if setting(evidence) is not None and evidence.own:
-        return Text("start from the highest usual rate, or from less", "从常用的最高值或更低开始"), {
-            names.RATE_SETTING: USUAL
-        }
+        return Text("start from the highest usual rate, or from less", "从常用的最高值或更低开始"), {names.RATE_SETTING: USUAL}
     said = Text("divide the learning rate by 3 and compare the first few hundred steps", "把学习率除以 3，比较最初几百步")
     return said, evidence.scaled(names.RATE_SETTING, 1 / 3)
 
