@@ -143,6 +143,12 @@ benchmark-plan-verify: .venv/test.done  ## the planner's memory beside dry runs 
 benchmark-plan-cpu: .venv/test.done  ## planned beside measured memory and step time on this CPU; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/plan_cpu.py $(WRITE)
 
+peers-trl:  ## an environment of its own, in PEERS=FOLDER, for the trainer that benchmark-finetune compares with
+	$(PYTHON) -m venv $(PEERS)/trl && $(PEERS)/trl/bin/python -m pip install -q trl==1.16.0 peft torch==2.13.0
+
+benchmark-finetune: .venv/test.done  ## fine-tuning beside TRL, and the memory of adapters; after make peers-trl
+	$(BIN)/python benchmarks/finetune.py $(if $(MODEL),--model $(MODEL)) $(if $(wildcard $(PEERS)/trl/bin/python),--peer $(PEERS)/trl/bin/python) $(WRITE)
+
 benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
 

@@ -8,8 +8,9 @@ cleaned corpus are seen more often. Measured are bits per byte on documents that
 spoiled. Spoiling and the quality model that danlu carries come from the same hand, so the cleaning is better here than it
 will be elsewhere.
 
-Usage: python benchmarks/cleaning.py --corpus FOLDER [--documents 12000] [--steps 260] [--seeds 3] [--json FILE]
-FOLDER is what benchmarks/corpus.py wrote.
+Usage: python benchmarks/cleaning.py --corpus FOLDER [--documents 4000] [--steps 200] [--seeds 3] [--work FOLDER] [--json FILE]
+--corpus is what benchmarks/corpus.py wrote. With --work all that was made stays there, and the same command again goes on with
+the trainings that are missing.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from spoil import made, spoiled
 
-SPOILED, NO_TEXT, HELD_OUT = 0.24, 0.06, 200
+from danlu.files import write_json
+
+SPOILED, NO_TEXT, HELD_OUT = 0.24, 0.06, 100
 STAGES = (
     "normalise: default, boilerplate: default, language: default, quality: default, quality_model: default, toxicity: default"
 )
@@ -75,7 +80,7 @@ def corpora(corpus: Path, place: Path, documents: int) -> None:
         raw.append(spoiled(text, rng) if draw < SPOILED else made(rng) if draw < SPOILED + NO_TEXT else text)
     for name, lines in (("raw", raw), ("clean", clean), ("noisy", [spoiled(text, rng) for text in clean])):
         (place / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines), encoding="utf-8")
-    (place / "tokenizer").mkdir()
+    (place / "tokenizer").mkdir(exist_ok=True)
     save(place / "tokenizer", train(raw[:4000], 4096), BEGIN, END)
 
 
@@ -87,29 +92,42 @@ def danlu(*arguments: str, place: Path) -> str:
 
 
 def trained(which: str, seed: int, steps: int, place: Path) -> dict[str, float]:
-    """Bits per byte on clean and on noisy text of one run."""
+    """Bits per byte on clean and on noisy text of one run, from before where it is known."""
     name = f"{which}-{seed}"
+    known = place / f"{name}.json"
+    if known.exists():
+        before: dict[str, float] = json.loads(known.read_text(encoding="utf-8"))
+        return before
     recipe = RECIPE.format(name=name, place=place, curate=CURATE[which], steps=steps, seed=seed)
     (place / f"{name}.yaml").write_text(recipe, encoding="utf-8")
+    shutil.rmtree(place / "runs" / name, ignore_errors=True)  # of a training that was broken off
     danlu("train", f"{name}.yaml", place=place)
-    return {
+    found = {
         text: json.loads(danlu("evaluate", f"runs/{name}", "--file", f"{text}.jsonl", "--json", place=place))["bits_per_byte"]
         for text in ("clean", "noisy")
     }
+    known.write_text(json.dumps(found), encoding="utf-8")
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--documents", type=int, default=12_000)
-    parser.add_argument("--steps", type=int, default=260)
+    parser.add_argument("--documents", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--work", type=Path, help="Folder for what is made; default: one that goes in the end.")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     figures: dict[str, Any] = {"steps": options.steps, "seeds": options.seeds}
-    with tempfile.TemporaryDirectory(prefix="cleaning-") as name:
-        place = Path(name)
-        corpora(options.corpus.resolve(), place, options.documents)
+    with ExitStack() as stack:
+        place = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cleaning-")))).resolve()
+        if not (place / "made.json").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            corpora(options.corpus.resolve(), place, options.documents)
+            write_json(place / "made.json", [options.documents, options.steps])
+        if json.loads((place / "made.json").read_text(encoding="utf-8")) != [options.documents, options.steps]:
+            sys.exit(f"{place}: was made with other --documents or --steps; choose another --work")
         found: dict[str, list[dict[str, float]]] = {which: [] for which in CURATE}
         for seed in range(options.seeds):
             for which in CURATE:

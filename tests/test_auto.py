@@ -135,6 +135,16 @@ def test_training_records_the_plan_and_keeps_to_it(danlu: Call, recipe_file: Pat
     assert recipes.parse({**kept.model_dump(exclude_unset=True), **plan["recipe"]}) is not None
 
 
+@pytest.mark.slow
+def test_paddle_trains_what_is_planned_for_it(danlu: Call, recipe_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("paddle")
+    code, out, err = danlu("train", recipe_file, "--runs", tmp_path, *ONE, "memory=auto", "train.engine=paddle")
+    assert code == 0, err
+    assert out.startswith("planned for 1 x cpu: one process; fp32")
+    kept = RunFolder.open(tmp_path / "tiny").load_recipe()
+    assert not kept.automatic and kept.train.engine == "paddle"
+
+
 def test_a_rank_is_not_started_on_a_recipe_without_a_plan(
     danlu: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

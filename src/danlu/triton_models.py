@@ -31,6 +31,8 @@ WAITING = 1024
 AT_ONCE = 256
 """Texts for which the model of whole answers asks the engine at the same time."""
 OUTPUTS = ("text_output", "finish_reason", "num_output_tokens")
+LOOK = 8
+"""Tokens after which it is asked whether the client is still there: a message to tritonserver."""
 FIXED = ("model", "prompt", "n", "stream", "stream_options", "logprobs", "echo")
 """What `sampling_parameters` cannot say: it is said elsewhere, or has no place in the answer."""
 
@@ -87,16 +89,17 @@ class _Answer:
 
     def __init__(self, pb: Any, sender: Any, worker: Worker, sequence: Sequence, whole: bool) -> None:
         self.pb, self.sender, self.worker, self.sequence, self.whole = pb, sender, worker, sequence, whole
-        self.text, self.tokens = "", 0
+        self.text, self.tokens, self.outputs = "", 0, 0
 
     def __call__(self, output: Output) -> None:
+        self.outputs += 1
         self.text += output.text
         self.tokens += output.token is not None
         if output.reason in ("error", "cancelled"):
             _fail(self.pb, self.sender, "the answer could not be finished", self.pb.TritonError.INTERNAL)
         elif output.reason:
             self._send(output.reason, self.pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        elif self.sender.is_cancelled():
+        elif self.outputs % LOOK == 0 and self.sender.is_cancelled():
             self.worker.cancel(self.sequence)
             self.sender.send(flags=self.pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         elif self.text and not self.whole:

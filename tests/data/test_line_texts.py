@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -161,3 +162,24 @@ def test_parts_of_a_file_hold_every_line_once(tmp_path: Path, count: int) -> Non
     for text, place in found:
         start = int(place.rpartition(" ")[2])
         assert json.loads(content[start:].split(b"\n")[0].decode("utf-8-sig"))["text"] == text
+
+
+def test_the_parts_of_an_endless_line_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_blocks, "BLOCK", 64)
+    content = b"first\n" + b"x" * 40_000 + b"\nlast\n"
+    size, read = len(content), 0
+
+    class Counting(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            nonlocal read
+            line = super().readline(size)
+            read += len(line)
+            return line
+
+    found = []
+    for number in range(20):
+        part = size * number // 20, size * (number + 1) // 20
+        found += list(line_blocks.blocks(Counting(content), 1000, part, read=64))
+    assert found[0] == (b"first\n", 0) and found[-1] == (b"last\n", size - 5)
+    assert found[1][1] == 6 and len(found) == 3
+    assert read < 2 * size

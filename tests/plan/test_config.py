@@ -91,6 +91,7 @@ def test_the_language_part_of_a_larger_model_is_read(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"hidden_size": None}, "no hidden_size (nor n_embd"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000; no model is known with more than 10,000"),
         ({"num_hidden_layers": "32"}, "num_hidden_layers is '32'; it must be a positive whole number"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"vocab_size": True}, "vocab_size is True"),

@@ -34,7 +34,7 @@ def lines(data: Array, at: int, field: Array, longest: int, out: Array, ends: Ar
     field: UTF-8 bytes of the name of the field. out: room for the texts, as long as `data`.
     ends, line_ends: room for an entry a line: where its text ends in `out`, where it ends in `data`, behind the line end.
     """
-    filled = count = 0
+    filled = count = np.int64(0)
     while at < len(data):
         text, end = _line(data, at, field, out, filled)
         if text < 0 or text - filled > longest or _perhaps_blank(out, filled, text) or not _is_text(data, at, end):

@@ -19,7 +19,7 @@ def blocks(stream: Any, longest: int, part: tuple[int, int] | None = None, read:
     offset, stop = part or (0, None)
     if offset:
         stream.seek(offset - 1)
-        offset += _pass_over(stream) - 1
+        offset += _pass_over(stream, stop - offset + 1 if stop else None) - 1
     held: list[bytes] = []  # of the line that has begun
     size = 0
     pieces = _pieces(stream, read)
@@ -39,7 +39,7 @@ def blocks(stream: Any, longest: int, part: tuple[int, int] | None = None, read:
         offset += len(block)
         held, size = ([piece[end:]], len(piece) - end) if end else ([], 0)
         if not end and piece:
-            offset += _pass_over(stream)
+            offset += _pass_over(stream, stop and stop - offset)
 
 
 def _pieces(stream: Any, read: int) -> Iterator[bytes]:
@@ -63,10 +63,13 @@ def _pieces(stream: Any, read: int) -> Iterator[bytes]:
         raise failed
 
 
-def _pass_over(stream: Any) -> int:
-    """Read to the end of a line; return how many bytes that were."""
+def _pass_over(stream: Any, most: int | None) -> int:
+    """Read to the end of a line, or somewhat more than `most` bytes of it; return how many bytes that were.
+
+    Without the limit each part of one endless line would read all that follows it.
+    """
     count = 0
-    while piece := stream.readline(BLOCK):
+    while (most is None or count < most) and (piece := stream.readline(BLOCK)):
         count += len(piece)
         if piece.endswith(b"\n"):
             break

@@ -33,6 +33,8 @@ KNOWN = UNGATED | {
     *("cohere", "stablelm", "glm", "glm4", "internlm2", "baichuan", "yi", "exaone", "smollm3", "seed_oss"),
 }
 """Model types of which the planner's layer is known to have the matrices."""
+MOST = (100_000_000, 10_000)
+"""Of anything, and of layers: far beyond what there is, so that a slip of the pen is told and not planned for hours."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -126,5 +128,7 @@ def _number(config: Mapping[str, Any], name: str, origin: str) -> int | None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{origin}: {alias} is {value!r}; it must be a positive whole number")
+        if value > MOST[name == "layers"]:
+            raise UserError(f"{origin}: {alias} is {value:,}; no model is known with more than {MOST[name == 'layers']:,}")
         return value
     return None

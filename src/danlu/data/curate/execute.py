@@ -10,10 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from danlu.data.curate.on_ray import Job, each_on_ray
 from danlu.data.progress import EVERY, amount
-
-Job = tuple[Any, ...]
-"""A function, which can be pickled, and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ def each(jobs: Iterable[Job], workers: Workers) -> Iterator[tuple[int, Any]]:
         BrokenProcessPool: a worker was killed; on Ray: again and again.
     """
     if workers.executor == "ray":
-        from danlu.data.curate.on_ray import each_on_ray
-
         yield from each_on_ray(jobs, workers.count)
         return
     if workers.count <= 1:

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from danlu.data.curate.execute import Job
 from danlu.errors import UserError
+
+Job = tuple[Any, ...]
+"""A function, which can be pickled, and its arguments."""
 
 
 def each_on_ray(jobs: Iterable[Job], workers: int) -> Iterator[tuple[int, Any]]:

@@ -164,7 +164,7 @@ def digests(data: Array, ends: Array, fold: Array, keys: Array) -> None:
         longest = max(longest, end - start)
         start = end
     found = np.empty(longest // 2 + 2, np.uint64)
-    start = 0
+    start = np.int64(0)
     for d in range(len(ends)):
         keys[d, 0], keys[d, 1] = _digest(data, start, ends[d])
         count = words(data, start, ends[d], fold, found)
@@ -205,7 +205,7 @@ def sketch(
     values = np.empty(longest // 2 + 2, np.uint32)
     hashes = np.empty((2, longest // 2 + 2), np.uint64)
     least = np.empty(permutations, np.uint32)
-    start = 0
+    start = np.int64(0)
     for d in range(len(ends)):
         keys[d, 0], keys[d, 1] = _digest(data, start, ends[d])
         found = shingles(data, start, ends[d], size, fold, hashes, values)

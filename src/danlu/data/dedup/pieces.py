@@ -52,7 +52,7 @@ def _pieces(data: Array, ends: Array, least: int, fold: Array, hashes: Array, pl
         longest = max(longest, end - start)
         start = end
     found = np.empty(longest // 2 + 2, np.uint64)
-    count = start = 0
+    count = start = np.int64(0)
     for document in range(len(ends)):
         line, at = 0, start
         paragraph, long, lines = U64(0), 0, 0  # hash and words so far, and lines

@@ -99,7 +99,8 @@ def _scan(
     Returns the number of words; that of lines and paragraphs stands in `out`.
     """
     words = characters = letters = unspaced = signs = unreadable = tokens = proper = word_characters = longest = 0
-    alphabetic = stop_words = common = hashes = ellipses = curly = lorem_ipsum = sentences = line_count = line_ends = 0
+    stop_words = common = np.int64(0)
+    alphabetic = hashes = ellipses = curly = lorem_ipsum = sentences = line_count = line_ends = 0
     bullets = broken_off = ended = short = paragraph_count = 0
     in_token = has_letter = False
     word, word_end = _U64(0), _U64(0)  # hash of the token from its first letter or digit on, now and at the last of them
@@ -336,7 +337,7 @@ def measure(data: Array, stops: Array, flags: Array, out: Array) -> None:
         np.empty(longest + 2, np.int64),
     )
     keys, counts = np.empty(slots, np.uint64), np.empty(slots, np.int64)
-    start = 0
+    start = np.int64(0)
     for d in range(len(stops)):
         row = out[d]
         row[:] = 0

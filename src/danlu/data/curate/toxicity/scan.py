@@ -190,7 +190,7 @@ def _is_masked(token: Array, kind: Array) -> bool:
 @compiled
 def _has_chinese(text: Array, kind: Array, chinese: Array, pairs: Array, longest: int) -> bool:
     """Chinese words, with up to three signs between two characters or none."""
-    before, signs = 0, 9
+    before, signs = np.int64(0), 9
     for at in range(len(text)):
         if kind[text[at]] & _ALONE or (at and _begins(text, at - 1, at, kind, chinese, pairs, longest)):
             return True
