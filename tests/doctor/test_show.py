@@ -128,12 +128,14 @@ def test_the_recipe_that_the_findings_ask_for(tmp_path: Path) -> None:
             recorder.scalars(step, {LOSS: values[LOSS][index]})
     calmer = tmp_path / "calmer.yaml"
     done = CliRunner().invoke(cli, ["doctor", "apply", str(run.path), "--to", str(calmer)])
-    assert done.exit_code == 0 and "train.optimizer.learning_rate: 0.33" in done.output
+    assert done.exit_code == 0 and "train.optimizer.learning_rate: 0.003" in done.output
     wanted = recipes.load(calmer)
-    assert wanted.name == "calmer" and wanted.train.optimizer.learning_rate == 0.33
+    assert wanted.name == "calmer" and wanted.train.optimizer.learning_rate == 3e-3
     assert wanted.model_copy(update={"name": "first", "train": recipe.train}) == recipe
     again = CliRunner().invoke(cli, ["doctor", "apply", str(run.path), "--to", str(calmer)])
     assert isinstance(again.exception, UserError) and "is there already" in str(again.exception)
+    nowhere = CliRunner().invoke(cli, ["doctor", "apply", str(run.path), "--to", str(tmp_path / "nowhere" / "x.yaml")])
+    assert isinstance(nowhere.exception, UserError) and "cannot be written" in str(nowhere.exception)
 
 
 def test_nothing_to_change(run_copy: RunFolder, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def doctor_apply(run: Path, to: Path) -> None:
     from danlu.doctor.diagnose import diagnose
     from danlu.doctor.load import from_run
     from danlu.doctor.patch import changes, patched
-    from danlu.files import write_text
+    from danlu.files import why, write_text
 
     folder = run_folder(run)
     changed = changes(diagnose(from_run(folder)).findings)
@@ -94,7 +94,10 @@ def doctor_apply(run: Path, to: Path) -> None:
     recipe = patched(folder.recipe_file, changed, to.stem)
     if to.exists():
         raise UserError(f"{to}: is there already; give another name with --to")
-    write_text(to, recipes.dump(recipe))
+    try:
+        write_text(to, recipes.dump(recipe))
+    except OSError as error:
+        raise UserError(f"{to}: cannot be written: {why(error)}; give another place with --to") from None
     for field, value in changed.items():
         click.echo(f"{field}: {json.dumps(value)}")
     click.echo(f"wrote {to}; train it with: danlu train {to}")

@@ -62,8 +62,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         min(0.55 + 0.15 * len(signs), 0.95),
         Text("the learning rate is too high", "学习率过高"),
         (*(() if worst is None else worst.why[:1]), *signs),
-        Text("divide the learning rate by 3 and compare the first few hundred steps", "把学习率除以 3，比较最初几百步"),
-        evidence.scaled(names.RATE_SETTING, 1 / 3),
+        *treatment(evidence),
         (
             Text("damaged data: it would strike once, at its own place in the order", "数据损坏：只会在它出现的位置发生一次"),
             Text("too short a warm-up: it would pass once the peak is behind", "预热过短：过了峰值就会消失"),
@@ -80,6 +79,14 @@ def from_batches(found: Found) -> bool:
         return False
     begun = [found[rule].step for rule in ONSETS if rule in found]
     return all(step is None or step >= odd.step for step in begun)
+
+
+def treatment(evidence: Evidence) -> tuple[Text, dict[str, float]]:
+    """What to do about it, and the change of the recipe: a third would not help a rate that is far outside."""
+    if setting(evidence) is not None and evidence.own:
+        return Text("start from the highest usual rate, or from less", "从常用的最高值或更低开始"), {names.RATE_SETTING: USUAL}
+    said = Text("divide the learning rate by 3 and compare the first few hundred steps", "把学习率除以 3，比较最初几百步")
+    return said, evidence.scaled(names.RATE_SETTING, 1 / 3)
 
 
 def setting(evidence: Evidence) -> Text | None:

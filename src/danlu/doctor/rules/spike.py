@@ -52,7 +52,7 @@ def check(evidence: Evidence, found: Found) -> Finding | None:
         "spike",
         Severity.WARNING if serious else Severity.INFO,
         0.9 if confirmed[worst] else 0.7 if confirmed[worst] is None else 0.4,
-        Text(f"{len(spikes)} loss spike(s); the highest {recovery.en}", f"{len(spikes)} 个损失尖峰；最高的一个{recovery.zh}"),
+        Text(f"{len(spikes)} loss spike(s); the highest {recovery.en}", f"{len(spikes)} 个损失尖峰；最高的一个：{recovery.zh}"),
         (
             Text(
                 f"{names.LOSS} rose from {base:.4g} to {top:.4g} at step {int(one.steps[start])} for {stop - start} "
