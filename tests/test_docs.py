@@ -112,7 +112,7 @@ def test_the_quick_start_learns(quickstart: subprocess.CompletedProcess[str], pl
     summary = json.loads((place / "runs/quickstart/summary.json").read_text("utf-8"))
     assert summary["last_validation_loss"] < 0.6 * summary["first_loss"]
     assert summary["tokens_per_second"] > 0
-    assert not [value for value in summary.values() if isinstance(value, dict | list)]
+    assert not [name for name, value in summary.items() if isinstance(value, dict | list) and name != "findings"]
     samples = json.loads((place / "runs/quickstart/samples.json").read_text("utf-8"))
     assert len(samples) >= 3 and all(sample["text"] for sample in samples)
     assert all(sample["text"].rstrip("\n") in quickstart.stdout for sample in samples)

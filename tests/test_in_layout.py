@@ -83,7 +83,7 @@ def test_the_runs_own_layout_keeps_its_degrees_and_no_more(recipe: Recipe) -> No
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.seed=3", "only parallel.data, parallel.tensor, parallel.pipeline, parallel.zero_stage can be given here"),
+        ("train.seed=3", "parallel.pipeline, parallel.zero_stage, parallel.api can be given here"),
         ("parallel.sequence_parallel=true", "only parallel.data, parallel.tensor"),
         ("parallel.schedule=interleaved", "only parallel.data, parallel.tensor"),
         ("parallel.pipeline=3", "3 makes 3 stages of 2 layers; give at most 2"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_nothing_stays_behind(installed: Path, repository: Path, whom: str, how: str, code: int) -> None:
     ports = [each for name in ("--port", "--grpc-port", "--metrics-port") for each in (name, "0")]
     command = [sys.executable, "-m", "danlu", "triton", "serve", str(repository), "--environment", str(installed), *ports]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # which a suite that runs in the background ignores
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as started:
         assert started.stdout and started.stderr
         try:
             assert re.match(r"triton: http://127.0.0.1:\d+, grpc 127.0.0.1:\d+", started.stdout.readline()), started.stderr.read()

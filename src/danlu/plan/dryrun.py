@@ -66,8 +66,8 @@ def measure(job: Job, shape: ModelShape, rank: int, whole: bool = False) -> Meas
 
     ``whole`` runs all of them.
     """
-    if job.lora is not None or job.second is not None:
-        raise UserError("a dry run knows neither adapters nor a second model yet; plan without it")
+    if job.second is not None:
+        raise UserError("a dry run knows no second model yet; plan without it")
     torch.set_num_threads(1)  # nothing is computed
     sizes = job.stages[rank]
     step = job.recompute_every if job.recompute != "none" else 1

@@ -45,8 +45,10 @@ class Objective:
 
         With a count of 1 and the sum in place of the mean, all that is returned are sums.
         """
-        measured = layout.sum(self.sums, "data").tolist()
-        self.sums.zero_()
+        measured = []
+        if self.names:
+            measured = layout.sum(self.sums, "data").tolist()
+            self.sums.zero_()
         return self.reported(mean, {name: total / count for name, total in zip(self.names, measured, strict=True)})
 
     def reported(self, mean: float, measured: dict[str, float]) -> tuple[float, dict[str, float]]:
