@@ -49,9 +49,9 @@ def _mean_of_means() -> AbstractContextManager[Any]:
     """Each micro-batch counts the same, however many tokens it supervises."""
     honest = TorchEngine._loss
 
-    def wrong(self: TorchEngine, batch: Any, _scale: float) -> torch.Tensor:
+    def wrong(self: TorchEngine, batch: Any, _scale: float, criterion: Any) -> torch.Tensor:
         supervised = max(1, int((batch["targets"] != IGNORED).sum()))
-        return honest(self, batch, 1 / (supervised * self.recipe.accumulation))
+        return honest(self, batch, 1 / (supervised * self.recipe.accumulation), criterion)
 
     return patch.object(TorchEngine, "_loss", wrong)
 
