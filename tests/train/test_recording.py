@@ -37,7 +37,7 @@ def test_every_signal_is_in_the_list(trained: Path) -> None:
         listed |= {f"layer/*/{kind}_{statistic}" for statistic in names.TENSOR_STATISTICS} | {f"layer/*/{kind}"}
     metrics = trained / "metrics.sqlite"
     for name in store.names(metrics) + store.histogram_names(metrics):
-        signal = names.split_rank(name).signal
+        signal = name.partition("@")[0]
         parts = signal.split("/")
         general = f"layer/*/{parts[-1]}" if parts[0] == "layer" else signal
         assert general in listed, name

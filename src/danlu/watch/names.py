@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 TENSOR_STATISTICS = ("rms", "mean", "max", "zeros")
 """Of the entries of a tensor: root of the mean square, mean, largest magnitude, share that is exactly 0."""
 TENSOR_KINDS = ("parameter", "gradient", "update", "activation")
@@ -105,19 +103,6 @@ SIGNALS = {
     "layer/NAME/parameter": "histogram of the weights of one tensor; likewise gradient, update, activation",
 }
 """Every signal and what it holds, units included. NAME is a tensor's or a module's name in the Hugging Face layout."""
-
-
-class Name(NamedTuple):
-    """A signal's name in parts."""
-
-    signal: str
-    rank: int | None
-
-
-def split_rank(name: str) -> Name:
-    """``system/cpu_cores@3`` to (``system/cpu_cores``, 3); without a rank it is None."""
-    signal, at, rank = name.rpartition("@")
-    return Name(signal, int(rank)) if at and rank.isdecimal() else Name(name, None)
 
 
 def of_rank(signal: str, rank: int) -> str:

@@ -14,8 +14,8 @@ PEAK_SECONDS = 0.3
 """How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
 
 
-def device(wanted: str) -> torch.device:
-    """Of ``train.device``. UserError: a GPU that is not there."""
+def device_for(wanted: str) -> torch.device:
+    """This process's, of ``cpu``, ``cuda`` or ``auto``. UserError: there is no GPU."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("train.device: cuda was asked for, but torch sees no GPU here; use train.device=cpu")
     if wanted == "cpu" or not torch.cuda.is_available():

@@ -19,9 +19,8 @@ from danlu.engines.hugging_face import hugging_face_files, weights_files
 from danlu.engines.torch import lora, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
-from danlu.engines.torch.device import matmul_peak, wait
+from danlu.engines.torch.device import device_for, matmul_peak, wait
 from danlu.engines.torch.generate import KeyValueCache, generate
-from danlu.engines.torch.gpus import device_for
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.loader import batches
 from danlu.engines.torch.loss import IGNORED, Criterion
