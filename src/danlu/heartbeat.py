@@ -97,6 +97,11 @@ def start(logs: Path, rank: int, in_flight: Callable[[], list[str]]) -> None:
     doing("starts", first=True)
 
 
+def started() -> bool:
+    """Whether this process gives signs: it is a rank of several."""
+    return _own is not None
+
+
 def doing(what: str, first: bool = False) -> None:
     """Say what begins. With ``first`` it may take long, since it happens for the first time since the start."""
     if _own is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
+import contextlib
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -103,7 +106,24 @@ def main() -> None:
         # Stages say for themselves what fails in the middle; a place without permission is found when it is opened.
         code = EXIT_USAGE if isinstance(error, PermissionError) else 1
         _fail(": ".join(str(part) for part in (error.filename, why(error)) if part), code)
-    sys.exit(code)
+    _leave(code)
+
+
+def _leave(code: int | None) -> NoReturn:
+    """End the process; a rank of several without taking the interpreter down.
+
+    Gloo's threads may still let go of tensors then, which ends a process by SIGABRT (pytorch/pytorch#179291), and its launcher
+    would take a run that is complete for a failed one.
+    """
+    from danlu import heartbeat
+
+    if not heartbeat.started():
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # who read it is gone
+            stream.flush()
+    os._exit(code or 0)
 
 
 def _prepare_streams() -> None:
