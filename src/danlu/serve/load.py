@@ -11,8 +11,12 @@ from danlu.model.shape import ModelShape
 from danlu.serve.executor import BLOCK, Executor
 
 
-def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, device: str) -> Executor:
+def load(
+    shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, device: str, threads: int | None = None
+) -> Executor:
     """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device.
+
+    ``threads`` compute on a CPU; None: as many as torch takes by itself, which is one a core, or OMP_NUM_THREADS.
 
     8-bit weights and activations are computed as such on a CPU that can. Elsewhere, and where activations are not to be rounded,
     the weights are the float32 numbers that they stand for.
@@ -26,6 +30,8 @@ def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, de
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {device}: cannot be used here: {str(error).splitlines()[0]}") from None
+    if threads:
+        torch.set_num_threads(threads)
     blocks = -(-cache_tokens // BLOCK)
     if scheme == "plain":
         return TorchExecutor(shape, load_weights(shape, weights, device), blocks)
@@ -33,7 +39,7 @@ def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, de
     if scheme == "w8a8" and device == "cpu" and _has_instructions():
         from danlu.serve.int8.executor import Int8Executor
 
-        return Int8Executor(shape, arrays, blocks)
+        return Int8Executor(shape, arrays, blocks, torch.get_num_threads())
     tensors = {name: torch.from_numpy(array).to(device) for name, array in stored.restored(arrays).items()}
     return TorchExecutor(shape, tensors, blocks)
 
