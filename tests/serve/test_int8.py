@@ -118,11 +118,11 @@ def test_attention_is_that_of_float64(size: int, window: int) -> None:
     tables = draw.permutation(blocks).astype(np.int32).reshape(2, -1)
     x = draw.normal(size=(len(positions), heads * size + 5)).astype(np.float32) * 4
     out = np.full((len(positions), heads * size), np.nan, np.float32)
-    scores = np.empty(blocks * BLOCK, np.float32)
+    space = np.empty(blocks * BLOCK, np.float32)
     for row, (position, owner) in enumerate(zip(positions, owners, strict=True)):
         table = tables[owner]
         for group in range(groups):
-            attend(x[row], heads, group, keys, values, position, table, window, scores, out[row])
+            attend(x[row], heads, group, keys, values, position, table, window, space, out[row])
         first = max(0, position + 1 - window) if window else 0
         for head in range(heads):
             group = head // (heads // groups)
