@@ -23,7 +23,6 @@ class Offered:
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     offload: bool = True
     """Of moments and parameters."""
-    lora: bool = True
     objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
@@ -46,7 +45,6 @@ OFFERED = {
         interleaved_from=3,
         recomputes=("none", "full"),
         offload=False,
-        lora=False,
         objectives=("pretrain", "sft"),
         compiled_layouts=False,
         cpu_precisions=("fp32",),
@@ -88,7 +86,6 @@ def check(recipe: Recipe) -> None:
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
         f"train.objective: {train.objective}": train.objective not in offered.objectives,
-        "train.lora": train.lora is not None and not offered.lora,
         "watch.memory: true": recipe.watch.memory and not offered.meter,
         f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None
         and train.compile

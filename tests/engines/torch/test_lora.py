@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from danlu.engines.torch import lora
 from danlu.engines.torch.engine import TorchEngine
 from danlu.errors import UserError
+from danlu.model.adapters import is_adapter
 from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
-from danlu.recipe import offered, parse
+from danlu.recipe import parse
 from danlu.recipe.resolve import resolve_shape
 
 BatchOf = Callable[..., dict[str, torch.Tensor]]
@@ -75,12 +75,12 @@ def test_only_adapters_are_trained_and_have_states(base: Path, trained: TorchEng
     stored = load_file(base / "model.safetensors")
     fresh = engine_of(base)
     for name, parameter in trained.own.items():
-        if lora.is_adapter(name):
+        if is_adapter(name):
             assert not torch.equal(parameter, fresh.own[name]), name
         else:
             assert torch.equal(parameter, stored[name]), name
     with_states = {name.split(".", 1)[1] for name, _, _ in trained.optimizer.tensors(set(trained.own))}
-    assert with_states == {name for name in trained.own if lora.is_adapter(name)}
+    assert with_states == {name for name in trained.own if is_adapter(name)}
 
 
 def test_peft_computes_the_same(base: Path, trained: TorchEngine, batch_of: BatchOf, tmp_path: Path) -> None:
@@ -162,5 +162,3 @@ def test_what_cannot_be() -> None:
     tree = {"name": "t", "model": {"preset": "llama-5m"}, "data": {"sources": [{"path": "x"}]}, "train": {"lora": {}}}
     with pytest.raises(UserError, match=r"name it in model\.hugging_face"):
         parse(tree, [])
-    with pytest.raises(UserError, match="not part of the paddle engine yet"):
-        offered.check(parse(tree | {"model": {"hugging_face": "x"}}, ["data.tokenizer.path=x", "train.engine=paddle"]))

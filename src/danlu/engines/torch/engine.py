@@ -47,6 +47,7 @@ from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
+from danlu.model.adapters import initial, is_adapter
 from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
@@ -164,12 +165,12 @@ class TorchEngine:
 
     def base(self) -> dict[str, Tensor]:
         """The model's own parameters, without adapters."""
-        return {name: parameter for name, parameter in self.parameters.items() if not lora.is_adapter(name)}
+        return {name: parameter for name, parameter in self.parameters.items() if not is_adapter(name)}
 
     def _draw_adapters(self) -> None:
         for name in self.parameters.keys() - self.base().keys():
             parameter = self.parameters[name]
-            fill(parameter, torch.from_numpy(lora.initial(name, tuple(parameter.shape), self.recipe.train.seed)))
+            fill(parameter, torch.from_numpy(initial(name, tuple(parameter.shape), self.recipe.train.seed)))
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
@@ -333,7 +334,7 @@ class TorchEngine:
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        adapted = lora.is_adapter if self.recipe.train.lora else None
+        adapted = is_adapter if self.recipe.train.lora else None
         read_weights(self.parameters, self.shape, folder, weights_files(folder), adapted)
 
     def start_profile(self) -> None:

@@ -1,46 +1,21 @@
-"""Low-rank adapters beside frozen matrices (LoRA, Hu et al. 2021): y = x W' + alpha / rank x A' B', of which A and B are trained.
-
-They are put on from the outside. Their names are PEFT's without its prefix: ``<module>.lora_A.weight`` (rank, input) and
-``<module>.lora_B.weight`` (output, rank).
-"""
+"""Low-rank adapters put on the torch model from the outside; danlu.model.adapters tells what they are."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.safetensors_file import write_file
-from danlu.errors import UserError
-from danlu.model.adapters import named
+from danlu.model.adapters import DOWN, PREFIX, UP, is_adapter, named, peft_config
 from danlu.recipe.train_sections import LoraSection
-
-DOWN, UP = "lora_A", "lora_B"
-_PREFIX = "base_model.model."
-
-
-def is_adapter(name: str) -> bool:
-    """Whether a tensor is part of an adapter."""
-    return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
-
-
-def check(model: CausalLM, settings: LoraSection) -> None:
-    """UserError: a target names no matrix of the whole model."""
-    linears = _linears(model)
-    for target in settings.targets:
-        if not any(named(name, target) for name in linears):
-            kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
-            raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
 
 
 def apply(model: CausalLM, settings: LoraSection) -> None:
@@ -97,15 +72,6 @@ def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor)
     return output + scale * added
 
 
-def initial(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What an adapter starts from, by seed and name alone: A uniform within 1 / sqrt(input), as PEFT has it, and B zero."""
-    if name.endswith(f".{UP}.weight"):
-        return np.zeros(shape, np.float32)
-    key = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=16).digest(), "big")
-    bound = shape[1] ** -0.5
-    return np.random.Generator(np.random.Philox(key=key)).uniform(-bound, bound, shape).astype(np.float32)
-
-
 def merged(parameters: Mapping[str, Tensor], settings: LoraSection) -> dict[str, Tensor]:
     """The model's own tensors, each with what its adapter adds, which is summed in float64; the parameters stay as they are."""
     made = {name: parameter for name, parameter in parameters.items() if not is_adapter(name)}
@@ -120,18 +86,6 @@ def merged(parameters: Mapping[str, Tensor], settings: LoraSection) -> dict[str,
 def write_adapter(parameters: Mapping[str, Tensor], settings: LoraSection, base: str, folder: Path) -> None:
     """adapter_model.safetensors and adapter_config.json, as PEFT reads them. OSError: they cannot be written."""
     adapters = {name: tensor for name, tensor in parameters.items() if is_adapter(name)}
-    modules = sorted(name.removesuffix(f".{DOWN}.weight") for name in adapters if name.endswith(f".{DOWN}.weight"))
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": settings.rank,
-        "lora_alpha": settings.alpha,
-        "lora_dropout": 0.0,
-        "target_modules": modules,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-    }
-    write_file({_PREFIX + name: tensor for name, tensor in adapters.items()}, folder / "adapter_model.safetensors")
+    config = peft_config(adapters, settings.rank, settings.alpha, base)
+    write_file({PREFIX + name: tensor for name, tensor in adapters.items()}, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
