@@ -152,9 +152,9 @@ def test_a_file_is_written_that_the_planner_reads(tmp_path: Path, monkeypatch: p
     assert [share.processes for share in load(str(file)).measured] == [1, 2]
     measured = load(str(file)).measured[1]
     assert measured.model_copy(update={"slowdown": {}}) == Share.model_validate(plain(2))
-    for precision, seconds in whole.items():  # a step that was timed whole is predicted as it was
+    for precision, seconds in whole.items():  # predicted as it was timed, to the digits of the file
         recipe = whole_step.recipe("cpu", precision, 2)
-        assert step_time(own_layout(recipe, resolve_shape(recipe, None)), load(str(file))).seconds == pytest.approx(seconds, 1e-4)
+        assert step_time(own_layout(recipe, resolve_shape(recipe, None)), load(str(file))).seconds == pytest.approx(seconds, 1e-3)
     code, out, _ = danlu("plan", "llama-10m", "--hardware", str(file), "--devices", "2", "--sequence", "64", "--json")
     assert (code, json.loads(out)["hardware"]) == (0, "this-cpu")
 
