@@ -65,9 +65,13 @@ def _objective(recipe: Recipe) -> list[Problem]:
 
 
 def _adapters(recipe: Recipe) -> list[Problem]:
-    if recipe.train.lora is None or recipe.model.hugging_face is not None:
-        return []
-    return [Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face")]
+    lora, problems = recipe.train.lora, []
+    if lora is not None and recipe.model.hugging_face is None:
+        problems.append(Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face"))
+    if lora is not None and lora.base == "int8" and recipe.memory.offload_parameters != "none":
+        text = f"int8 weights cannot be offloaded to {recipe.memory.offload_parameters}; leave memory.offload_parameters out"
+        problems.append(Problem(("train", "lora", "base"), text))
+    return problems
 
 
 def _batch(recipe: Recipe) -> list[Problem]:
