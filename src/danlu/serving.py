@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danlu import stages
-from danlu.compress.stored import Scheme, without_section
+from danlu.compress.plan import Scheme
+from danlu.compress.stored import without_section
 from danlu.data import tokenizer as tokenizers
 from danlu.data.chat import template as templates
 from danlu.data.prepared import Prepared
