@@ -38,7 +38,7 @@ def labelled(plain: list[str], packages: Path, rng: random.Random) -> tuple[list
     """Sentences, and 1 for the toxic ones. `plain` are harmless but for what the word lists find in them."""
     harmless = [text for text in plain if not any(hit.sure for hit in hits(text))]
     insults_en = [word for word, weight in lists().english.items() if weight >= 0.5 and len(word) > 2]
-    insults_zh = [word for word, weight in lists().chinese.items() if weight] + LISTS["mean_han"] * 12
+    insults_zh = [word for word, kind in lists().chinese.items() if kind != "pass"] + LISTS["mean_han"] * 12
     found = [(text, 0) for text in harmless]
     kinds = {"en": (insults_en, LISTS["kind_words"]), "zh": (insults_zh, LISTS["kind_han"])}
     for _ in range(10_000):
