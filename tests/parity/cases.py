@@ -268,7 +268,15 @@ FULL_MOVES = (
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
 
-PADDLE_QUICK = ("d2 z2 mb2", "d2 z3 mb2 tied", "t2 sp biases", "t2 tied", "p2 mb2 tied half", "d2 z1 auto tied", "t2 auto qwen3")
+PADDLE_QUICK = (
+    "d2 z2 mb2",
+    "d2 z3 mb2 tied lora",
+    "t2 sp biases",
+    "t2 tied",
+    "p2 mb2 tied half",
+    "d2 z1 auto tied",
+    "t2 auto qwen3",
+)
 """Two processes; part of every test run."""
 
 PADDLE_FULL = (
@@ -283,6 +291,8 @@ PADDLE_FULL = (
     *("d4 z3 half", "d2 t2 z3 mb2 qwen3", "d2 p2 z3 mb2 tied full", "d2 p2 z3 mb2 muptied drop"),
     *("t2 p2 sp mb4 qwen2", "d2 t2 sp z3 half", "d2 t2 sp z1 mb2 drop", "t4 sp wide", "t2 p2 sp mb2 nomask tied"),
     *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
+    *("one full lora", "d2 z1 mb2 lora", "d2 z2 mb2 lora mup", "d2 z3 lora qwen2", "p2 mb2 lora tied", "t2 lora biases"),
+    *("t2 sp lora tied", "t2 auto lora", "d2 t2 p2 sp z3 mb2 lora tied full"),
     *("d2 auto mb1 half", "d2 z2 auto mb2 mup", "d2 auto full empty", "t2 auto", "t2 auto even mb2", "t2 auto biases"),
     *("t2 auto tied", "t2 auto mistral nomask", "t2 auto drop full", "d2 auto drop", "d3 auto b12", "d2 t2 auto"),
     *("d2 t2 z1 auto tied", "t4 auto wide", "d2 t2 z2 auto mb2 qwen2", "d4 t2 z1 auto mb1 half"),
@@ -313,6 +323,8 @@ PADDLE_FULL_MOVES = (
     ("d2 t2 z3 wide", "d4 z1 wide"),
     ("d3 z3 b12", "d2 p2 z3 b12 mb2"),
     ("t2 sp qwen2", "d2 t2 sp z3 qwen2"),
+    ("d2 t2 z3 lora tied", "p2 mb2 lora tied"),
+    ("t2 lora", "d2 z3 lora"),
     ("d2 t2 sp z3 mup", "t2 p2 mb4 mup"),
 )
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from danlu.engines.torch.adapter_weights import is_adapter
 from danlu.engines.torch.dropout import Dropout, Keys, elsewhere
 from danlu.engines.torch.engine import TorchEngine
 from danlu.errors import UserError
+from danlu.model.adapters import is_adapter
 from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
 from danlu.recipe import offered, parse
@@ -227,5 +227,8 @@ def test_what_cannot_be() -> None:
     with pytest.raises(UserError, match=r"train\.lora\.base: int8 weights cannot be offloaded to disk; leave memory"):
         offloaded = ["memory.offload_parameters=disk", "parallel={data: 2, zero_stage: 3}", "data.tokenizer.path=x"]
         parse(tree | {"model": {"hugging_face": "x"}}, ["train.lora.base=int8", *offloaded])
-    with pytest.raises(UserError, match="not part of the paddle engine yet"):
-        offered.check(parse(tree | {"model": {"hugging_face": "x"}}, ["data.tokenizer.path=x", "train.engine=paddle"]))
+    for setting in ("base=int8", "dropout=0.1", "dora=true"):
+        overrides = ["data.tokenizer.path=x", "train.engine=paddle", f"train.lora.{setting}"]
+        recipe = parse(tree | {"model": {"hugging_face": "x"}}, overrides)
+        with pytest.raises(UserError, match=r"train\.lora\.\w+: .* is not part of the paddle engine yet; use train\.engine=tor"):
+            offered.check(recipe)

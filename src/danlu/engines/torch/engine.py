@@ -48,6 +48,7 @@ from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
+from danlu.model.adapters import is_adapter
 from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
@@ -167,7 +168,7 @@ class TorchEngine:
 
     def base(self) -> dict[str, Tensor]:
         """The model's own parameters, without adapters."""
-        return {name: parameter for name, parameter in self.parameters.items() if not adapter_weights.is_adapter(name)}
+        return {name: parameter for name, parameter in self.parameters.items() if not is_adapter(name)}
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
@@ -331,7 +332,7 @@ class TorchEngine:
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        beside = (lambda name: adapter_weights.is_adapter(name) or is_scale(name)) if self.recipe.train.lora else None
+        beside = (lambda name: is_adapter(name) or is_scale(name)) if self.recipe.train.lora else None
         read_weights(self.parameters, self.shape, folder, weights_files(folder), beside)
 
     def start_profile(self) -> None:

@@ -3,7 +3,7 @@
 With weights of decomposed directions (DoRA, Liu et al. 2024) the sum of both matrices only tells the direction of its rows, whose
 lengths m are trained too: y is multiplied by m / |W + alpha / rank B A|, in which the length counts as constant.
 
-They are put on from the outside. Their names are PEFT's, see ``adapter_weights``.
+They are put on from the outside. Their names are PEFT's, see ``danlu.model.adapters``.
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from danlu.engines.torch.adapter_weights import DOWN, LENGTHS, UP
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.dropout import Dropout, elsewhere
 from danlu.engines.torch.rounded import wide
-from danlu.errors import UserError
-from danlu.model.adapters import named
+from danlu.model.adapters import DOWN, LENGTHS, UP, named
 from danlu.recipe.train_sections import LoraSection
-
-
-def check(model: CausalLM, settings: LoraSection) -> None:
-    """UserError: a target names no matrix of the whole model."""
-    linears = _linears(model)
-    for target in settings.targets:
-        if not any(named(name, target) for name in linears):
-            kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
-            raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
 
 
 def apply(model: CausalLM, settings: LoraSection) -> None:

@@ -11,6 +11,7 @@ from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.dropout import Dropout, Keys
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.offload import materialise, parameters_place
+from danlu.model import adapters
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -27,7 +28,7 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     with torch.device("meta"):
         whole = CausalLM(shape)
     if recipe.train.lora is not None:
-        lora.check(whole, recipe.train.lora)
+        adapters.check(shape, recipe.train.lora.targets)
     stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
