@@ -352,7 +352,7 @@ def masks(recipe: Recipe, shape: ModelShape) -> int:
 
 def second(recipe: Recipe, shape: ModelShape) -> Second | None:
     """The model that an objective needs beside the trained one; reads a teacher's config.json. UserError: there is none."""
-    if recipe.train.objective == "distill" and recipe.train.distill is not None:
+    if recipe.train.objective == "distill" and recipe.train.distill is not None and recipe.train.distill.cache is None:
         return Second(Dimensions.from_shape(teacher_shape(recipe, shape)))
     if recipe.train.objective == "dpo":
         return Second(Dimensions.from_shape(shape), apart=recipe.train.lora is None, beside=False)

@@ -156,7 +156,7 @@ class Decoder(nn.Module):
 
         tokens_bt: int64; a later pipeline stage gets the hidden states of the one before instead.
         positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
-        documents_bt: int32 document numbers; attention stays inside a number.
+        documents_bt: int32 document numbers, those in the cache first; attention stays inside a number.
         samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
         """
         start = cache.length if cache is not None else 0
@@ -265,7 +265,7 @@ def attention_masks(
     key = torch.arange(start + t, device=x_btd.device)[None, :]
     full = (key <= query)[None, None]
     if documents_bt is not None:
-        full = full & (documents_bt[:, None, :, None] == documents_bt[:, None, None, :])
+        full = full & (documents_bt[:, None, start:, None] == documents_bt[:, None, None, :])
     added = _added(full, x_btd)
     return added, _added(full & (query - key < window), x_btd) if windowed and window is not None else added
 

@@ -213,6 +213,7 @@ class TorchEngine:
         """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""
         assert "samples" in batch or not self.recipe.train.drops
         objective = self.objective
+        batch = objective.rewritten(batch)
         supervised = int(self.layout.sum(objective.count(batch).to(self._device), "data"))
         if supervised == 0:
             return math.nan, 0

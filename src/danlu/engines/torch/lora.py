@@ -51,15 +51,15 @@ def _put_on(linear: nn.Linear, settings: LoraSection) -> None:
     rank = settings.rank
     with torch.device("meta"):
         down, up = nn.Linear(linear.in_features, rank, bias=False), nn.Linear(rank, linear.out_features, bias=False)
-        lengths = nn.Parameter(torch.empty(linear.out_features))
+        lengths = nn.Parameter(torch.empty(linear.out_features)) if settings.dora else None
     if isinstance(weight := linear.weight, DTensor):
         by_columns = weight.placements[0] == Shard(0)
         by_output, by_input = (Shard(0), Replicate()) if by_columns else (Replicate(), Shard(1))
         up.weight, down.weight = _split(up.weight, weight, by_output), _split(down.weight, weight, by_input)
-        lengths = _split(lengths, weight, by_output)
+        lengths = None if lengths is None else _split(lengths, weight, by_output)
     linear.add_module(DOWN, down)
     linear.add_module(UP, up)
-    if settings.dora:
+    if lengths is not None:
         linear.register_parameter(LENGTHS, lengths)
 
 
