@@ -35,6 +35,11 @@ browser-test: .venv/test.done  ## the live page and the one of danlu serve in a 
 benchmark-watch: .venv/test.done  ## what recording takes on both engines, and the live page at a million points; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/watch.py $(WRITE)
 
+RUN ?= runs/quickstart
+OTHER ?= runs/half
+pictures: .venv/test.done  ## the pictures in docs/, in a Chromium: RUN=FOLDER and OTHER=FOLDER, two finished runs
+	$(BIN)/python benchmarks/watching/pictures.py $(RUN) $(OTHER)
+
 docs: .venv/test.done  ## what is generated from the code: docs/recipe.md, its schema, the tables of rules and audits
 	$(BIN)/python -m danlu.recipe
 	$(BIN)/python -m danlu.doctor
