@@ -48,6 +48,7 @@ def labelled(plain: list[str], packages: Path, rng: random.Random) -> tuple[list
             # The same pattern with a kind word, so that the insult is what counts.
             found.append((_filled(rng.choice(neutral), rng, praise, groups), 0))
             found.append((_filled(rng.choice(kind), rng, praise, groups), 0))
+        found.append((_daily(rng), 0))
     made = found[len(harmless) :]
     for text in rng.choices(harmless, k=40_000):
         language = "zh" if _han(text) else "en"
@@ -95,6 +96,11 @@ def taught(sentences: list[str], packages: Path, rng: random.Random) -> list[tup
         for text, chance in zip(made, _asked(python, TEACHER, made), strict=True)
         if abs(chance - 0.5) > 0.2
     ]
+
+
+def _daily(rng: random.Random) -> str:
+    """A harmless sentence with what insults are made of."""
+    return re.sub(r"\{([^}]*)\}", lambda match: rng.choice(match[1].split("|")), rng.choice(LISTS["daily_zh"]))
 
 
 def _names() -> set[str]:
