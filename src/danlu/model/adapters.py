@@ -1,7 +1,8 @@
 """Low-rank adapters beside frozen matrices (LoRA, Hu et al. 2021): which there are, what they start from, what PEFT calls them.
 
 y = x W' + alpha / rank x A' B', of which A and B are trained. Their names are PEFT's without its prefix:
-``<module>.lora_A.weight`` (rank, input) and ``<module>.lora_B.weight`` (output, rank).
+``<module>.lora_A.weight`` (rank, input), ``<module>.lora_B.weight`` (output, rank) and, with DoRA,
+``<module>.lora_magnitude_vector`` (output).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from danlu.errors import UserError
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
 
-DOWN, UP = "lora_A", "lora_B"
+DOWN, UP, LENGTHS = "lora_A", "lora_B", "lora_magnitude_vector"
 PREFIX = "base_model.model."
 """What PEFT puts before the names in its files."""
 
 
 def is_adapter(name: str) -> bool:
     """Whether a tensor is part of an adapter."""
-    return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
+    return name.endswith((f".{DOWN}.weight", f".{UP}.weight", f".{LENGTHS}"))
 
 
 def named(name: str, target: str) -> bool:
@@ -77,7 +78,9 @@ def initial(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
     return np.random.Generator(np.random.Philox(key=key)).uniform(-bound, bound, shape).astype(np.float32)
 
 
-def peft_config(names: Iterable[str], rank: int, alpha: float, base: str) -> Mapping[str, Any]:
+def peft_config(
+    names: Iterable[str], rank: int, alpha: float, base: str, dropout: float = 0.0, dora: bool = False
+) -> Mapping[str, Any]:
     """adapter_config.json for the adapters of these tensors, as PEFT reads it."""
     return {
         "peft_type": "LORA",
@@ -85,7 +88,8 @@ def peft_config(names: Iterable[str], rank: int, alpha: float, base: str) -> Map
         "base_model_name_or_path": base,
         "r": rank,
         "lora_alpha": alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": dropout,
+        "use_dora": dora,
         "target_modules": sorted(name.removesuffix(f".{DOWN}.weight") for name in names if name.endswith(f".{DOWN}.weight")),
         "bias": "none",
         "fan_in_fan_out": False,

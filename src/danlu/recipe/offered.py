@@ -23,6 +23,8 @@ class Offered:
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     offload: bool = True
     """Of moments and parameters."""
+    adapters: tuple[str, ...] = ("base", "dropout", "dora")
+    """Fields of train.lora that may be other than their default."""
     objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
@@ -47,6 +49,7 @@ OFFERED = {
         interleaved_from=3,
         recomputes=("none", "full"),
         offload=False,
+        adapters=(),
         objectives=("pretrain", "sft"),
         compiled_splits=False,
         cpu_precisions=("fp32",),
@@ -107,6 +110,10 @@ def check(recipe: Recipe) -> None:
     for field, there in found.items():
         if there:
             raise UserError(f"{field} is not part of {whose} yet; use {other}, or leave it out")
+    if train.lora is not None:
+        for field in sorted(set(Offered.adapters) - set(offered.adapters)):
+            if (value := getattr(train.lora, field)) != type(train.lora).model_fields[field].default:
+                raise UserError(f"train.lora.{field}: {value} is not part of {whose} yet; use {other}, or leave it out")
     least = offered.interleaved_from
     if parallel.schedule == "interleaved" and parallel.pipeline < least:
         raise UserError(
