@@ -23,7 +23,8 @@ class Offered:
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     offload: bool = True
     """Of moments and parameters."""
-    lora: bool = True
+    adapters: tuple[str, ...] = ("base", "dropout", "dora")
+    """Fields of train.lora that may be other than their default."""
     objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
@@ -46,7 +47,7 @@ OFFERED = {
         interleaved_from=3,
         recomputes=("none", "full"),
         offload=False,
-        lora=False,
+        adapters=(),
         objectives=("pretrain", "sft"),
         compiled_layouts=False,
         cpu_precisions=("fp32",),
@@ -88,7 +89,6 @@ def check(recipe: Recipe) -> None:
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
         f"train.objective: {train.objective}": train.objective not in offered.objectives,
-        "train.lora": train.lora is not None and not offered.lora,
         "watch.memory: true": recipe.watch.memory and not offered.meter,
         f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None
         and train.compile
@@ -100,6 +100,10 @@ def check(recipe: Recipe) -> None:
     for field, there in found.items():
         if there:
             raise UserError(f"{field} is not part of {whose} yet; use {other}, or leave it out")
+    if train.lora is not None:
+        for field in sorted(set(Offered.adapters) - set(offered.adapters)):
+            if (value := getattr(train.lora, field)) != type(train.lora).model_fields[field].default:
+                raise UserError(f"train.lora.{field}: {value} is not part of {whose} yet; use {other}, or leave it out")
     least = offered.interleaved_from
     if parallel.schedule == "interleaved" and parallel.pipeline < least:
         raise UserError(
