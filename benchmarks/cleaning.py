@@ -84,11 +84,14 @@ def corpora(corpus: Path, place: Path, documents: int) -> None:
     raw = []
     for text in rest[:documents]:
         draw = rng.random()
-        raw.append(spoiled(text, rng) if draw < SPOILED else made(rng) if draw < SPOILED + NO_TEXT else text)
-    for name, lines in (("raw", raw), ("clean", clean), ("spoiled", [spoiled(text, rng) for text in clean])):
-        (place / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in lines), encoding="utf-8")
+        bad = draw < SPOILED + NO_TEXT
+        raw.append(((spoiled(text, rng) if draw < SPOILED else made(rng)) if bad else text, bad))
+    held_out = [(text, False) for text in clean], [(spoiled(text, rng), True) for text in clean]
+    for name, some in zip(("raw", *TEXTS), (raw, *held_out), strict=True):
+        lines = [json.dumps({"text": text, "bad": bad}) + "\n" for text, bad in some]
+        (place / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     (place / "tokenizer").mkdir(exist_ok=True)
-    save(place / "tokenizer", train(raw[:4000], 4096), BEGIN, END)
+    save(place / "tokenizer", train([text for text, _ in raw[:4000]], 4096), BEGIN, END)
 
 
 def danlu(*arguments: str, place: Path) -> None:
@@ -111,7 +114,10 @@ def prepared(which: str, steps: int, place: Path) -> dict[str, Any]:
     index = json.loads((run / "data" / "index.json").read_text(encoding="utf-8"))
     train = index["splits"]["train"]
     noise = (index.get("curation") or {}).get("noise") or {}
-    return {"documents": train["documents"], "tokens": train["tokens"], "noise": noise.get("achieved", 0)}
+    files = [file for part in ("kept", "noise") for file in sorted((run / "curated" / part).glob("*.jsonl"))]
+    lines = [line for file in files or [place / "raw.jsonl"] for line in file.read_text(encoding="utf-8").splitlines()]
+    bad = sum(json.loads(line)["bad"] for line in lines)
+    return {"good": len(lines) - bad, "bad": bad, "tokens": train["tokens"], "noise": noise.get("achieved", 0)}
 
 
 def trained(which: str, seed: int, steps: int, place: Path) -> dict[str, float]:
@@ -141,14 +147,14 @@ def trained(which: str, seed: int, steps: int, place: Path) -> dict[str, float]:
 def table(corpora: dict[str, dict[str, Any]], found: dict[str, list[dict[str, float]]], seen: int) -> str:
     """What was measured, in Markdown."""
     lines = [
-        "| Trained on | Documents | Tokens | of them noise | Passes | Bits per byte, clean text | spoiled text |",
-        "|---|---|---|---|---|---|---|",
+        "| Trained on | Documents | spoiled ones | Tokens | of them noise | Passes | Bits per byte, clean text | spoiled text |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for which, runs in found.items():
         has = corpora[which]
         told = [f"{mean(run[text] for run in runs):.3f} ({least:.3f} to {most:.3f})" for text, least, most in spans(runs)]
         lines.append(
-            f"| {which.replace('_', ' ')} | {has['documents']:,} | {has['tokens']:,} | {has['noise']:.1%} | "
+            f"| {which.replace('_', ' ')} | {has['good']:,} | {has['bad']:,} | {has['tokens']:,} | {has['noise']:.1%} | "
             f"{seen / has['tokens']:.1f} | {' | '.join(told)} |"
         )
     return "\n".join(lines)

@@ -25,6 +25,8 @@ PAIR_BITS = 18
 HAN = "\u3400-\u9fff"
 BETWEEN = r"(?:[^\w\n,!?;:()。、《》「」“”]|_)"
 """A sign that may stand between two characters of a word: blanks, stars, pictures; not what parts sentences."""
+MEASURES = ("个", "群", "帮", "种")
+"""Behind which a noun stands, and no unit or name: 这个sb."""
 _BETWEEN = re.compile(rf"(?<=[{HAN}]){BETWEEN}{{1,3}}(?=[{HAN}])")
 _CLAUSE = re.compile("[。！？；：,.!?;:\n]")
 _LETTERS = re.compile(r"(?<![a-z0-9.])[a-z]{2,10}(?![a-z0-9]|\.[a-z0-9])")
@@ -91,7 +93,9 @@ def _meant(text: str, start: int, stop: int, kind: str) -> bool:
     aimed, said, followed = _aims()
     if aimed.search(before) or followed.match(behind) or (stop - start > 1 and said.search(before)):
         return True
-    return kind == "alike" and not behind and (not before or text[start].isascii())
+    if kind != "alike":
+        return False
+    return before.endswith(MEASURES) or (not behind and (not before or text[start].isascii()))
 
 
 @cache
