@@ -24,6 +24,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from danlu import quantizing, serving
+from danlu.compress.plan import Plan
 from danlu.serve.engine import GUESSES, Engine
 from danlu.serve.executor import BLOCK, Executor
 from danlu.serve.load import load
@@ -49,7 +50,8 @@ def main() -> None:
     figures: dict[str, float] = {}
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = quantizing.quantize(options.model, place / "small", False, options.text, "text", 8192, False, print)
+        measure = quantizing.Text(options.text, "text", 8192) if options.text else 8192
+        made = quantizing.quantize(options.model, place / "small", Plan(), None, measure, False, print)
         figures["size_ratio"] = made["size_ratio"]
         if made["perplexity_increase"] is not None:
             figures["perplexity_increase"] = made["perplexity_increase"]

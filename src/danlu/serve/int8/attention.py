@@ -99,7 +99,7 @@ def _score(x: Floats, start: int, keys: Floats, table: Ints, group: int, scores:
 
 
 @_compiled
-def _block(table: Ints, at: int, groups: int, group: int, size: int) -> int:
+def _block(table: Ints, at: int, groups: int, group: int, size: int) -> np.int64:
     """Where the numbers of a group in a block of the table begin."""
     return (np.int64(table[at]) * groups + group) * size * BLOCK
 

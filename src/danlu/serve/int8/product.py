@@ -45,7 +45,7 @@ def pack(weight: Bytes) -> NDArray[np.uint8]:
     full = np.zeros((-(-outputs // OUTPUTS) * OUTPUTS, -(-inputs // GROUP) * GROUP), np.int8)
     full[:outputs, :inputs] = weight
     ordered = full.reshape(-1, 2, LANES, full.shape[1] // 4, 4).transpose(0, 3, 1, 2, 4)
-    return (np.ascontiguousarray(ordered).view(np.uint8) ^ 128).reshape(-1)
+    return (np.ascontiguousarray(ordered).view(np.uint8) ^ np.uint8(128)).reshape(-1)
 
 
 @_compiled

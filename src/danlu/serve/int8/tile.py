@@ -26,7 +26,7 @@ FETCHED = 4
 """Lines of later weights that a full tile fetches from memory with each group of columns."""
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def no_sums(_: Any, rows: Any) -> Any:
     """The sums of a tile of so many rows, a number that is known when this is compiled, before anything is added."""
     kind = types.UniTuple(FLOATS, 2 * rows.literal_value)
