@@ -292,6 +292,7 @@ PADDLE_FULL = (
     *("t2 p2 sp mb4 qwen2", "d2 t2 sp z3 half", "d2 t2 sp z1 mb2 drop", "t4 sp wide", "t2 p2 sp mb2 nomask tied"),
     *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
     *("one full lora", "d2 z1 mb2 lora", "d2 z2 mb2 lora mup", "d2 z3 lora qwen2", "p2 mb2 lora tied", "t2 lora biases"),
+    *("one full comp", "d2 z1 mb2 comp tied", "d2 z2 comp drop lora", "p2 mb2 comp tied", "p4 il mb1 comp eight"),
     *("t2 sp lora tied", "t2 auto lora", "d2 t2 p2 sp z3 mb2 lora tied full"),
     *("d2 auto mb1 half", "d2 z2 auto mb2 mup", "d2 auto full empty", "t2 auto", "t2 auto even mb2", "t2 auto biases"),
     *("t2 auto tied", "t2 auto mistral nomask", "t2 auto drop full", "d2 auto drop", "d3 auto b12", "d2 t2 auto"),

@@ -28,6 +28,8 @@ class Offered:
     objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
+    compiled_splits: bool = True
+    """Compilation of layers that tensor parallelism or ZeRO 3 splits."""
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """With matrix products on a CPU."""
     meter: bool = True
@@ -49,7 +51,7 @@ OFFERED = {
         offload=False,
         adapters=(),
         objectives=("pretrain", "sft"),
-        compiled_layouts=False,
+        compiled_splits=False,
         cpu_precisions=("fp32",),
         meter=False,
         compiled_profiles=False,
@@ -65,7 +67,13 @@ def of(recipe: Recipe) -> Offered:
     if recipe.parallel.api == "fleet":
         return offered
     return replace(
-        offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False, amp_levels=("O1",)
+        offered,
+        pipelines=False,
+        zero_stages=(0, 1, 2),
+        schedules=("1f1b",),
+        sequence_parallel=False,
+        amp_levels=("O1",),
+        compiled_layouts=False,
     )
 
 
@@ -85,6 +93,8 @@ def check(recipe: Recipe) -> None:
         "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,
         f"parallel.schedule: {parallel.schedule}": parallel.schedule not in offered.schedules,
         "train.compile: true in several processes": train.compile and parallel.processes > 1 and not offered.compiled_layouts,
+        "train.compile: true with parallel.tensor": train.compile and parallel.tensor > 1 and not offered.compiled_splits,
+        "train.compile: true with zero_stage 3": train.compile and parallel.zero_stage == 3 and not offered.compiled_splits,
         f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
