@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         small = Path(place) / "small"
         measure = quantizing.Text(options.text, "text", 8192) if options.text else 8192
-        made = quantizing.quantize(options.model, small, Plan(), None, measure, False, print)
+        made = quantizing.quantize(options.model, small, Plan(), None, measure, False, False, print)
         figures["size_ratio"] = made["size_ratio"]
         if made["perplexity_increase"] is not None:
             figures["perplexity_increase"] = made["perplexity_increase"]

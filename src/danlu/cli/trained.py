@@ -19,7 +19,7 @@ LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; p
 
 
 @click.command()
-@RUN
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
 @OVERRIDES
 @LAYOUT
 @click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")
@@ -28,14 +28,22 @@ LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; p
 def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | None, text: str, as_json: bool) -> None:
     """Measure loss, perplexity and bits per byte.
 
-    On the validation split, or on a file. Bits per byte compare models with different tokenizers.
+    On the validation split, or on a file. Bits per byte compare models with different tokenizers. A model in a folder in the
+    Hugging Face layout, quantized ones included, is computed as `danlu serve` does.
 
     \b
     Examples:
       danlu evaluate runs/quickstart
       danlu evaluate runs/quickstart --file README.md
       danlu evaluate runs/quickstart parallel.tensor=2
+      danlu evaluate my-model --file README.md
     """
+    if (run / "config.json").is_file():
+        _no_run(run, overrides, layout)
+        if file is None:
+            raise UserError(f"{run} has no text that was held out; give one with --file")
+        _tell_evaluation(_evaluated_folder(run, file, text), as_json)
+        return
     from danlu import engines, stages
 
     folder = run_folder(run)
@@ -44,18 +52,38 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
         return
     trained = stages.open_trained(folder, note, settings)
     result = stages.evaluate(trained) if file is None else stages.evaluate_file(trained, file, text, note)
-    if as_json:
-        print_json(result)
-    else:
-        counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
-        click.echo(f"{result['source']}: {counts}")
-        click.echo(stages.told(result))
+    _tell_evaluation(result, as_json)
     if file is None and trained.engine.rank == 0:
         try:
             stages.keep_evaluation(folder, result)
         except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
             note(f"danlu: the result is not kept: {error}")
     trained.engine.close()
+
+
+def _no_run(folder: Path, overrides: tuple[str, ...], layout: bool) -> None:
+    if overrides or layout:
+        raise UserError(f"{folder} is no run: it has no recipe to override and no layout")
+
+
+def _evaluated_folder(folder: Path, file: Path, text: str) -> dict[str, Any]:
+    from danlu import serving
+    from danlu.compress.perplexity import WINDOW
+    from danlu.serve.load import load
+
+    opened = serving.open_model(folder, note)
+    return serving.evaluate(opened, load(opened.shape, opened.weights, opened.scheme, WINDOW, "cpu"), file, text, note)
+
+
+def _tell_evaluation(result: dict[str, Any], as_json: bool) -> None:
+    from danlu import stages
+
+    if as_json:
+        print_json(result)
+        return
+    counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
+    click.echo(f"{result['source']}: {counts}")
+    click.echo(stages.told(result))
 
 
 @click.command()
@@ -94,8 +122,7 @@ def generate(
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     asked = {name: it for name, it in given.items() if it is not None}
     if (run / "config.json").is_file():
-        if overrides or layout:
-            raise UserError(f"{run} is no run: it has no recipe to override and no layout")
+        _no_run(run, overrides, layout)
         _print(_continued_by_folder(run, prompts, asked), as_json)
         return
     from danlu import engines, stages
