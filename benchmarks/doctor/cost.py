@@ -1,15 +1,16 @@
 """What the doctor takes of a training on a CPU at the recipe's defaults: invariants, probes and diagnoses together.
 
-The quick start's shape (4.2 M parameters), 8 samples of 256 tokens a step, one thread. The same run with the doctor and without
-it alternate, in one process. The doctor's own clock (`time/doctor`) is held against that of the steps, and the processor time of
-whole runs is compared pair by pair, so that what it slows down beside its own time is seen too.
+The quick start's shape (4.2 M parameters), 8 samples of 256 tokens a step, one thread. In one long run the doctor's own clock
+(`time/doctor`) is held against that of the steps. Then short runs with the doctor and without it alternate, and their processor
+time is compared pair by pair, so that what it slows down beside its own time is seen too.
 
-    share_at_start  of the steps' time, over all steps of a run; probes are made six times in the first 200
-    share           the same over the last `interval` steps, in which they are made once: what a long run pays
-    pair_ratio      processor time of a run with it / of the one without it beside it, the median of the pairs
+    share_at_start  of the steps' time, over all steps of the long run; probes are made six times in the first 200
+    share           the same over the last `interval` steps, in which they are made once: what a longer run pays
+    pair_ratio      processor time of a short run with it / of the one without it beside it, the median of the pairs
+    pair_share      what the doctor's own clock says of those short runs, which have three probes in few steps
     seconds         a step with the doctor, in the median
 
-Usage: python benchmarks/doctor/cost.py [--pairs 3] [--json FILE]
+Usage: python benchmarks/doctor/cost.py [--pairs 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from danlu.recipe import Recipe, parse, resolve_shape
 from danlu.train.attended import Attendant
 from danlu.train.loop import train
 from danlu.watch import store
+
+SHORT = 40
+"""Steps of each run of a pair."""
 
 
 def recipe_of(folder: Path, steps: int, every: int) -> Recipe:
@@ -69,7 +73,7 @@ def run(folder: Path, recipe: Recipe, prepared: Prepared) -> tuple[float, np.nda
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,23 +85,24 @@ def main() -> None:
         shape = resolve_shape(first, prepared.vocab_size)
         interval = Attendant(first, shape, TorchEngine(first, shape), prepared).interval
         steps = 200 + interval  # the last of the early probes is ahead of the last interval
-        ratios, whole, late, seconds = [], [], [], []
+        _, taken, doctor = run(folder, recipe_of(folder, steps, 10), prepared)
+        print(f"{steps} steps: {doctor.sum():.1f} of {taken.sum():.1f} s", flush=True)
+        ratios, shares = [], []
         for number in range(options.pairs):
             spent: dict[int, float] = {}
             for every in (0, 10) if number % 2 else (10, 0):
-                spent[every], taken, doctor = run(folder, recipe_of(folder, steps, every), prepared)
+                spent[every], *clocks = run(folder, recipe_of(folder, SHORT, every), prepared)
                 if every:
-                    whole.append(float(doctor.sum() / taken.sum()))
-                    late.append(float(doctor[-interval:].sum() / taken[-interval:].sum()))
-                    seconds.append(float(np.median(taken)))
+                    shares.append(float(clocks[1].sum() / clocks[0].sum()))
             ratios.append(spent[10] / spent[0])
             print(f"pair {number + 1}: {spent[10]:.1f} s with the doctor, {spent[0]:.1f} s without", flush=True)
     figures: dict[str, Any] = {
-        "share_at_start": statistics.median(whole),
-        "share": statistics.median(late),
+        "share_at_start": float(doctor.sum() / taken.sum()),
+        "share": float(doctor[-interval:].sum() / taken[-interval:].sum()),
         "pair_ratio": statistics.median(ratios),
         "pair_ratios": ratios,
-        "seconds": statistics.median(seconds),
+        "pair_share": statistics.median(shares),
+        "seconds": float(np.median(taken)),
         "steps": steps,
         "interval": interval,
     }

@@ -53,9 +53,9 @@ def long_run(folder: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(*folders: Path) -> Iterator[str]:
     """The address of a fresh `danlu watch`."""
-    command = [sys.executable, "-m", "danlu", "watch", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "danlu", "watch", *map(str, folders), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:

@@ -52,6 +52,8 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
     """
     if (path / RECIPE).is_file():
         run = RunFolder.open(path)
+        if run.load_recipe().train.lora is not None:
+            raise UserError(f"{path} has its adapters apart; merge them first, and name the folder: danlu export {path}")
         found = stages.newest(run, report)
         prepared = Prepared.open(run.data)
         shape = stages.shape_of(run.load_recipe(), run, prepared)

@@ -106,8 +106,8 @@ def _free_port() -> str:
 
 def _await(ranks: Ranks) -> None:
     """Until all have ended, or one has failed and the others had their time."""
-    while any(rank.poll() is None for rank in ranks.values()):
-        if any(rank.returncode for rank in ranks.values()):
+    while None in (codes := [rank.poll() for rank in ranks.values()]):  # all are asked: one that lives hides none that died
+        if any(codes):
             time.sleep(0.5)  # most notice by themselves
             _end(ranks, OTHERS_SECONDS)
             return
