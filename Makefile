@@ -102,8 +102,8 @@ benchmark-curate: .venv/test.done  ## danlu beside other tools of curation, on a
 	$(BIN)/python benchmarks/curate.py --peers $(PEERS) $(WRITE)
 
 benchmark-cleaning: .venv/test.done  ## one small model on raw, cleaned, and cleaned text with noise, three seeds each; after make peers; WORK=FOLDER goes on where it was
-	test -d $(PEERS)/corpus || $(PEERS)/libs/bin/python benchmarks/corpus.py $(PEERS)/corpus --documents 32000
-	$(BIN)/python benchmarks/cleaning.py --corpus $(PEERS)/corpus $(if $(WORK),--work $(WORK)) $(WRITE)
+	test -d $(PEERS)/corpus-small || $(PEERS)/libs/bin/python benchmarks/corpus.py $(PEERS)/corpus-small --documents 16000
+	$(BIN)/python benchmarks/cleaning.py --corpus $(PEERS)/corpus-small $(if $(WORK),--work $(WORK)) $(WRITE)
 
 benchmark-curate-scale: .venv/test.done  ## time and memory of near-duplicate removal up to 5 million documents; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/curate_scale.py $(WRITE)

@@ -52,7 +52,10 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 def measured(command: list[str], log: Path) -> dict[str, float]:
-    """Run a command in a process of its own that adopts all its descendants; CPU-seconds, seconds and peak bytes."""
+    """Run a command in a process of its own that adopts all its descendants; CPU-seconds, seconds and peak bytes.
+
+    The peak is that of all processes together, a page that several share counted once (PSS).
+    """
     runner = [sys.executable, __file__, "--measure", str(log), *command]
     done = subprocess.run(runner, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -83,8 +86,9 @@ def measure(log: str, command: list[str]) -> None:
 
 def _resident(process: psutil.Process) -> int:
     try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii")
+        return 1024 * int(rollup.split("\nPss:")[1].split()[0])
+    except (OSError, IndexError):  # it has ended
         return 0
 
 

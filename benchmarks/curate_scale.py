@@ -1,10 +1,11 @@
 """Time and memory of near-duplicate removal as the corpus grows: 0.1, 1 and 5 million synthetic short documents.
 
 A document has 20 to 60 words (every fourth is Chinese, 20 to 60 characters); every fifth is a copy of an earlier one of its
-block of 10,000 with one word changed. `danlu data dedup --memory 256MiB` runs on one large file, in as many processes as there
-are cores; seconds, CPU-seconds and peak are those of all its processes, reading, writing and starting included.
+block of 10,000 with one word changed. `danlu data dedup --memory 64MiB` runs on one large file, in the same number of processes
+whatever its size; seconds, CPU-seconds and peak are those of all its processes, reading, writing and starting included. A page
+that several of them share counts once.
 
-Usage: python benchmarks/curate_scale.py [--documents 100000,1000000,5000000] [--workers 0] [--json FILE]
+Usage: python benchmarks/curate_scale.py [--documents 100000,1000000,5000000] [--workers 2] [--json FILE]
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def row(place: Path, documents: int, workers: int) -> dict[str, Any]:
     source, out = place / f"{documents}.jsonl", place / "out"
     copies = write(source, documents)
     command = [sys.executable, "-m", "danlu", "data", "dedup", str(source), "--output", str(out)]
-    used = measured([*command, "--memory", "256MiB", "--workers", str(workers)], place / "log")
+    used = measured([*command, "--memory", "64MiB", "--workers", str(workers)], place / "log")
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert report["records"] == documents == report["kept"] + report["rejected"]
     return {
@@ -68,7 +69,7 @@ def row(place: Path, documents: int, workers: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", default="100000,1000000,5000000")
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []

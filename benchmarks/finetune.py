@@ -7,7 +7,9 @@ standard library, of which the answers alone are supervised. The peer runs in an
     loss_gap_to_trl      the largest difference of the two loss curves at any step, relative
     lora_memory_share    peak of a step with adapters (rank 16, all matrices) / with all weights, tensor by tensor, with one
                          sample at a time (memory.micro_batch: 1); _whole_batch: with all samples of the step at once, whose
-                         activations both keep; _planned: as the planner predicts
+                         activations both keep; _int8: with train.lora.base: int8; _planned: as the planner predicts
+    logit_error          largest difference of danlu's FP32 logits from transformers' in FP64 / the largest logit; _transformers:
+                         of transformers' own in FP32
 
 Usage: python benchmarks/finetune.py [--peer PYTHON] [--steps 8] [--rounds 2] [--json FILE]
 """
@@ -41,7 +43,7 @@ PEER = Path(__file__).with_name("peers") / "trl_sft.py"
 Batch = dict[str, torch.Tensor]
 
 
-def recipe_of(model: Path, corpus: Path, steps: int, lora: bool, micro_batch: int = BATCH) -> Recipe:
+def recipe_of(model: Path, corpus: Path, steps: int, lora: dict[str, Any] | None, micro_batch: int = BATCH) -> Recipe:
     return parse(
         {
             "name": "finetune",
@@ -62,7 +64,7 @@ def recipe_of(model: Path, corpus: Path, steps: int, lora: bool, micro_batch: in
                 "global_batch": BATCH,
                 "device": "cpu",
                 "optimizer": {"learning_rate": RATE, "weight_decay": 0.0, "betas": [0.9, 0.95]},
-                **({"lora": {}} if lora else {}),
+                "lora": lora,
             },
         },
         (),
@@ -126,10 +128,26 @@ def peak(recipe: Recipe, model: Path, batch: Batch) -> int:
 
 def shares(model: Path, corpus: Path, batch: Batch, micro_batch: int) -> dict[str, float]:
     """Of a step with adapters, beside one without."""
-    full, lora = (recipe_of(model, corpus, 2, adapters, micro_batch) for adapters in (False, True))
+    full, lora, small = (recipe_of(model, corpus, 2, adapters, micro_batch) for adapters in (None, {}, {"base": "int8"}))
     cut = {name: array.flatten(0, 1).unflatten(0, (-1, micro_batch)) for name, array in batch.items()}
-    counted = [peak(recipe, model, cut) for recipe in (lora, full)]
-    return {"": counted[0] / counted[1], "_planned": planned(lora) / planned(full)}
+    whole = peak(full, model, cut)
+    found = {}
+    for name, recipe in (("", lora), ("_int8", small)):
+        found |= {name: peak(recipe, model, cut) / whole, f"{name}_planned": planned(recipe) / planned(full)}
+    return found
+
+
+@torch.no_grad()
+def logit_errors(engine: TorchEngine, model: Path, batch: Batch) -> dict[str, float]:
+    """Beside transformers in FP64."""
+    from transformers import AutoModelForCausalLM
+
+    rows = batch["inputs"][0, :1]
+    told = {"": engine.model(rows).double()}
+    exact, told["_transformers"] = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=dtype)(rows).logits.double() for dtype in (torch.float64, torch.float32)
+    )
+    return {f"logit_error{name}": float((each - exact).abs().max() / exact.abs().max()) for name, each in told.items()}
 
 
 def planned(recipe: Recipe) -> float:
@@ -141,13 +159,13 @@ def measured(place: Path, options: argparse.Namespace) -> dict[str, Any]:
     model = place / "model"
     import_model(options.model or package(), model, "fp32")
     corpus = conversations(place)
-    full = recipe_of(model, corpus, options.steps, False)
+    full = recipe_of(model, corpus, options.steps, None)
     prepared = prepare(full, place / "data", print)
     source = TrainingBatches(
         prepared.train, sequence_length=LENGTH, global_batch=BATCH, micro_batch=BATCH, document_mask=False, seed=0
     )
     batches = [{name: torch.as_tensor(array) for name, array in source[step].items()} for step in range(options.steps)]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = logit_errors(opened(full, model), model, batches[0])
     for micro_batch, name in ((1, "lora_memory_share"), (BATCH, "lora_memory_share_whole_batch")):
         found |= {name + kind: share for kind, share in shares(model, corpus, batches[0], micro_batch).items()}
     print(json.dumps(found), flush=True)

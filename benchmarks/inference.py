@@ -21,6 +21,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from danlu import quantizing, serving
+from danlu.compress.plan import Plan
 from danlu.serve.engine import Engine
 from danlu.serve.executor import BLOCK, Executor
 from danlu.serve.load import load
@@ -42,7 +43,8 @@ def main() -> None:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         small = Path(place) / "small"
-        made = quantizing.quantize(options.model, small, False, options.text, "text", 8192, False, print)
+        measure = quantizing.Text(options.text, "text", 8192) if options.text else 8192
+        made = quantizing.quantize(options.model, small, Plan(), None, measure, False, print)
         figures["size_ratio"] = made["size_ratio"]
         if made["perplexity_increase"] is not None:
             figures["perplexity_increase"] = made["perplexity_increase"]

@@ -38,7 +38,7 @@ def labelled(plain: list[str], packages: Path, rng: random.Random) -> tuple[list
     """Sentences, and 1 for the toxic ones. `plain` are harmless but for what the word lists find in them."""
     harmless = [text for text in plain if not any(hit.sure for hit in hits(text))]
     insults_en = [word for word, weight in lists().english.items() if weight >= 0.5 and len(word) > 2]
-    insults_zh = [word for word, weight in lists().chinese.items() if weight] + LISTS["mean_han"] * 12
+    insults_zh = [word for word, kind in lists().chinese.items() if kind != "pass"] + LISTS["mean_han"] * 12
     found = [(text, 0) for text in harmless]
     kinds = {"en": (insults_en, LISTS["kind_words"]), "zh": (insults_zh, LISTS["kind_han"])}
     for _ in range(10_000):
@@ -48,6 +48,7 @@ def labelled(plain: list[str], packages: Path, rng: random.Random) -> tuple[list
             # The same pattern with a kind word, so that the insult is what counts.
             found.append((_filled(rng.choice(neutral), rng, praise, groups), 0))
             found.append((_filled(rng.choice(kind), rng, praise, groups), 0))
+        found.append((_daily(rng), 0))
     made = found[len(harmless) :]
     for text in rng.choices(harmless, k=40_000):
         language = "zh" if _han(text) else "en"
@@ -95,6 +96,11 @@ def taught(sentences: list[str], packages: Path, rng: random.Random) -> list[tup
         for text, chance in zip(made, _asked(python, TEACHER, made), strict=True)
         if abs(chance - 0.5) > 0.2
     ]
+
+
+def _daily(rng: random.Random) -> str:
+    """A harmless sentence with what insults are made of."""
+    return re.sub(r"\{([^}]*)\}", lambda match: rng.choice(match[1].split("|")), rng.choice(LISTS["daily_zh"]))
 
 
 def _names() -> set[str]:

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ _FULL = {
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file size limit is reached",
 }
+
+PLACES, PLACE_BYTES = 1024, 4096
 
 _held: set[int] = set()
 """Handles of the locks of this process."""
@@ -77,6 +79,25 @@ def sha256(path: Path) -> str:
     with path.open("rb", buffering=0) as file:
         for _ in chunks(path.stat().st_size + 1):  # one more, for the end
             digest.update(buffer[: file.readinto(buffer) or 0])
+    return digest.hexdigest()
+
+
+def sampled_sha256(paths: Iterable[Path]) -> str:
+    """SHA-256 of the names, the sizes and a thousand places of each of some files: quick, and no two trainings have the same.
+
+    UserError: one cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                digest.update(f"{path.name} {size} ".encode())
+                for place in range(PLACES):
+                    file.seek(size * place // PLACES)
+                    digest.update(file.read(PLACE_BYTES))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {why(error)}") from None
     return digest.hexdigest()
 
 

@@ -16,10 +16,14 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from danlu import engines
+from danlu.engines import whole_step
 from danlu.engines.base import Gpus
 from danlu.errors import DanluError, UserError
 from danlu.files import write_text
 from danlu.plan import hardware
+from danlu.plan.request import own_layout
+from danlu.plan.step_time import step_time
+from danlu.recipe import resolve_shape
 from danlu.watch.probes import machine
 
 MOST = 4
@@ -37,7 +41,20 @@ def measure(device: str, counts: Sequence[int] | None = None) -> dict[str, Any]:
         shares.append(json.loads(output.splitlines()[-1]))
         # One process alone knows what a step costs without any layout.
         shares[-1]["fixed"] = {**shares[0]["fixed"], **shares[-1]["fixed"]}
-    return (_gpu if cuda else _cpu)(facts, shares) | {"measured": shares}
+    whole = [share.pop("whole") for share in shares]
+    content = (_gpu if cuda else _cpu)(facts, shares) | {"measured": shares}
+    machine_so_far = hardware.Hardware.model_validate(content)
+    for share, seconds in zip(shares, whole, strict=True):
+        share["slowdown"] = {
+            precision: one / _planned(device, precision, share, machine_so_far) for precision, one in seconds.items()
+        }
+    return content
+
+
+def _planned(device: str, precision: str, share: dict[str, Any], parts: hardware.Hardware) -> float:
+    """Seconds of the step that was timed whole, as a sum of its parts."""
+    recipe = whole_step.recipe(device, precision, share["processes"])
+    return step_time(own_layout(recipe, resolve_shape(recipe, None)), parts).seconds
 
 
 def device() -> str:

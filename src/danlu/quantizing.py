@@ -1,18 +1,20 @@
-"""A model to 8 bits with the price of it: what `danlu quantize` does."""
+"""A model to few bits with the price of it: what `danlu quantize` does."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from danlu import export, serving
-from danlu.compress import int8, stored
+from danlu.compress import quantize as small
+from danlu.compress import stored
 from danlu.compress.perplexity import WINDOW, perplexity
+from danlu.compress.plan import Plan, Scheme, matrices, module
 from danlu.data import tokenizer as tokenizers
 from danlu.data.prepared import Prepared
 from danlu.data.text_file import text_stream
@@ -20,6 +22,7 @@ from danlu.engines.hugging_face import weights_files
 from danlu.errors import UserError
 from danlu.files import write_json
 from danlu.model.families import tensor_shapes
+from danlu.model.shape import ModelShape
 from danlu.run_folder import RECIPE, RunFolder
 
 COPIED = (tokenizers.FILE, tokenizers.SETTINGS, "special_tokens_map.json", "generation_config.json", tokenizers.TEMPLATE)
@@ -28,51 +31,82 @@ WORST = 5
 Report = Callable[[str], None]
 
 
-def quantize(
-    path: Path, to: Path, weights_only: bool, file: Path | None, field: str, tokens: int, replace: bool, report: Report
-) -> dict[str, Any]:
-    """Write the model at ``path`` with 8-bit weights; sizes, perplexity on the text before and after, and the worst matrices.
+class Text(NamedTuple):
+    """A text to read so many tokens of, at most."""
 
-    UserError: it is quantized already, cannot be opened, its weights are damaged, the text is too short, or see `export.check`.
+    file: Path
+    field: str
+    """Of JSON and Parquet, what holds the text."""
+    tokens: int
+
+
+def quantize(
+    path: Path,
+    to: Path,
+    plan: Plan,
+    calibrate: Text | None,
+    measure: Text | int,
+    replace: bool,
+    report: Report,
+) -> dict[str, Any]:
+    """Write the model at ``path`` by a plan; sizes, perplexity before and after, errors by matrix, and what to leave alone.
+
+    Perplexity is that of ``measure``; a number is of the tokens that a run held out.
+    UserError: it is quantized already, cannot be opened, its weights are damaged, the plan does not fit, a text is too short, or
+    see `export.check`.
     """
     from danlu.serve.load import load
 
     export.check(to, replace)
     opened = serving.open_model(path, report)
     if opened.scheme != "plain":
-        raise UserError(f"{path} has 8-bit weights already; give the model that it was made from")
-    scheme: stored.Scheme = "w8" if weights_only else "w8a8"
-    text = _text(opened, path, file, field, tokens, report)
-    made = int8.quantize(_plain(opened))
+        raise UserError(f"{path} is quantized already; give the model that it was made from")
+    matrices(opened.shape, plan)  # before texts are read
+    text = _held_out(path, measure) if isinstance(measure, int) else _tokens(opened, measure, report)
+    if text is not None and len(text) < 2:
+        raise UserError("the text has no token to predict; give a longer one")
+    example = None if calibrate is None else _tokens(opened, calibrate, report)
+    made = small.quantize(opened.shape, _plain(opened), plan, example)
     with export.written(to, replace) as partial:
-        write(opened, path, partial, made.arrays, scheme)
+        write(opened, path, partial, made.arrays, plan.scheme)
     size = sum(file.stat().st_size for file in weights_files(to))
-    plain = sum(4 * int(np.prod(each)) for each in tensor_shapes(opened.shape).values())
-    result: dict[str, Any] = {"bytes": size, "size_ratio": size / plain, "tokens": 0 if text is None else len(text)}
+    result: dict[str, Any] = {"bytes": size, "size_ratio": size / _float_bytes(opened.shape)}
+    result |= {"tokens": 0 if text is None else len(text), "calibration_tokens": 0 if example is None else len(example)}
     before, after, executor = None, None, None
     if text is not None:
         before = perplexity(load(opened.shape, opened.weights, "plain", WINDOW, "cpu"), text)
-        small = load(opened.shape, to, scheme, WINDOW, "cpu")
-        after, executor = perplexity(small, text), type(small).__name__
+        changed = load(opened.shape, to, plan.scheme, WINDOW, "cpu")
+        after, executor = perplexity(changed, text), type(changed).__name__
     increase = None if before is None or after is None else after / before - 1
     result |= {"perplexity_before": before, "perplexity_after": after, "perplexity_increase": increase, "executor": executor}
-    worst = sorted(made.errors.items(), key=lambda it: -it[1])[:WORST]
-    return {**result, "worst": dict(worst)}
+    return {**result, **_losses(opened.shape, made, plan.bits, size)}
 
 
-def arrays(opened: serving.Opened, scheme: stored.Scheme) -> stored.Arrays:
+def _losses(shape: ModelShape, made: small.Quantized, bits: int, size: int) -> dict[str, Any]:
+    """Errors by matrix and by layer, the worst matrices, and the size if these stayed floats."""
+    worst = dict(sorted(made.errors.items(), key=lambda it: -it[1])[:WORST])
+    layers: dict[str, list[float]] = {}
+    for name, error in made.errors.items():
+        layers.setdefault(name.rpartition(".mlp.")[0] or name.rpartition(".self_attn.")[0] or module(name), []).append(error)
+    means = {name: (sum(error**2 for error in each) / len(each)) ** 0.5 for name, each in layers.items()}
+    more = sum((4 - bits / 8) * made.arrays[name].size for name in worst)
+    kept = {"keep": [module(name) for name in worst], "size_ratio": (size + more) / _float_bytes(shape)}
+    return {"errors": made.errors, "layer_errors": means, "worst": worst, "suggestion": kept}
+
+
+def arrays(opened: serving.Opened, scheme: Scheme) -> stored.Arrays:
     """The weights of a model as this scheme stores them: its own, or 8 bits of plain ones. UserError: they are damaged."""
     if opened.scheme != "plain":
         assert scheme == opened.scheme
-        return stored.read(opened.shape, opened.weights)
-    return _plain(opened) if scheme == "plain" else int8.quantize(_plain(opened)).arrays
+        return stored.read(opened.shape, opened.weights, scheme)
+    return _plain(opened) if scheme == "plain" else small.quantize(opened.shape, _plain(opened), Plan(scheme)).arrays
 
 
-def write(opened: serving.Opened, path: Path, folder: Path, weights: stored.Arrays, scheme: stored.Scheme) -> None:
+def write(opened: serving.Opened, path: Path, folder: Path, weights: stored.Arrays, scheme: Scheme) -> None:
     """The model at ``path`` into an empty folder in the Hugging Face layout, with these weights."""
     source = RunFolder.open(path).data if (path / RECIPE).is_file() else path
-    stored.write(weights, folder)
-    section = {} if scheme == "plain" else {stored.SECTION: stored.section(scheme)}
+    stored.write(weights, folder, scheme)
+    section = {} if scheme == "plain" else {stored.SECTION: stored.section(scheme, opened.shape, weights)}
     write_json(folder / "config.json", {**opened.config, **section})
     for name in COPIED:
         if (source / name).is_file():
@@ -85,17 +119,17 @@ def _plain(opened: serving.Opened) -> stored.Arrays:
     return {name: tensor.numpy() for name, tensor in load_weights(opened.shape, opened.weights).items()}
 
 
-def _text(
-    opened: serving.Opened, path: Path, file: Path | None, field: str, tokens: int, report: Report
-) -> NDArray[np.int64] | None:
-    """The first tokens to measure on: of the file, of what a run held out, or None where there is neither."""
-    if file is not None:
-        with text_stream(file, opened.model.tokenizer, text=field, report=report) as stream:
-            found = stream.window(0, min(tokens, stream.tokens))
-    elif (path / RECIPE).is_file() and (held_out := Prepared.open(RunFolder.open(path).data).validation).tokens:
-        found = held_out.window(0, min(tokens, held_out.tokens))
-    else:
+def _float_bytes(shape: ModelShape) -> int:
+    return sum(4 * int(np.prod(each)) for each in tensor_shapes(shape).values())
+
+
+def _tokens(opened: serving.Opened, text: Text, report: Report) -> NDArray[np.int64]:
+    with text_stream(text.file, opened.model.tokenizer, text=text.field, report=report) as stream:
+        return stream.window(0, min(text.tokens, stream.tokens)).astype(np.int64)
+
+
+def _held_out(path: Path, tokens: int) -> NDArray[np.int64] | None:
+    """Of what a run kept for validation; None where there is none."""
+    if not (path / RECIPE).is_file() or not (found := Prepared.open(RunFolder.open(path).data).validation).tokens:
         return None
-    if len(found) < 2:
-        raise UserError("the text has no token to predict; give a longer one")
-    return found.astype(np.int64)
+    return found.window(0, min(tokens, found.tokens)).astype(np.int64)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from danlu import stages
-from danlu.compress.stored import Scheme, without_section
+from danlu.compress.plan import Scheme
+from danlu.compress.stored import without_section
 from danlu.data import tokenizer as tokenizers
 from danlu.data.chat import template as templates
 from danlu.data.prepared import Prepared
@@ -46,6 +47,8 @@ def open_model(path: Path, report: Report, name: str | None = None) -> Opened:
     """
     if (path / RECIPE).is_file():
         run = RunFolder.open(path)
+        if run.load_recipe().train.lora is not None:
+            raise UserError(f"{path} has its adapters apart; merge them first, and name the folder: danlu export {path}")
         found = stages.newest(run, report)
         prepared = Prepared.open(run.data)
         shape = stages.shape_of(run.load_recipe(), run, prepared)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 from pydantic import ValidationError
 
-from danlu import __version__, auto, engines, live_page
+from danlu import __version__, auto, engines, live_page, teaching
 from danlu.data import tokenizer as tokenizers
 from danlu.data.batches import evaluation_batches
 from danlu.data.prepare import prepare as prepare_data
@@ -89,6 +89,7 @@ def _train(recipe: Recipe, run: RunFolder, prepared: Prepared, stream: TextIO, n
     shape = shape_of(recipe, run, prepared)
     if place() is None:
         check_room(recipe, shape, run.path, (nodes or Nodes()).count)
+        teaching.ask(recipe, shape, prepared, lambda line: print(line, file=stream, flush=True))
     if recipe.parallel.processes > 1 and place() is None:
         start(recipe, run.path, nodes or Nodes())
         summary: dict[str, Any] = run.read("summary.json")

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from danlu import serving, stages
-from danlu.compress.int8 import quantize
 from danlu.compress.perplexity import perplexity
-from danlu.compress.stored import SECTION, restored, section
+from danlu.compress.plan import Plan
+from danlu.compress.rounding import nearest, relative_error, restore, scales
+from danlu.compress.stored import SECTION
 from danlu.run_folder import RunFolder
 from danlu.serve.executor import Piece
 from danlu.serve.load import load
@@ -31,19 +32,19 @@ def small(trained_folder: tuple[RunFolder, str], tmp_path_factory: pytest.TempPa
     from danlu import quantizing
 
     place = tmp_path_factory.mktemp("small") / "small"
-    return place, quantizing.quantize(trained_folder[0].path, place, False, None, "text", 400, False, print)
+    return place, quantizing.quantize(trained_folder[0].path, place, Plan(), None, 400, False, print)
 
 
 def test_rows_are_rounded_to_the_nearest_of_255_steps() -> None:
     weight = np.random.default_rng(0).normal(size=(7, 50)).astype(np.float32)
     weight[3] = 0
-    made = quantize({"a.weight": weight, "norm.weight": weight[0]})
-    assert made.arrays["a.weight"].dtype == np.int8 and np.abs(made.arrays["a.weight"]).max() == 127
-    back = restored(made.arrays)
+    scale = scales(weight, 8, 0)
+    numbers = nearest(weight, scale, 8)
+    assert numbers.dtype == np.int8 and np.abs(numbers).max() == 127
+    back = restore(numbers, scale)
     steps = np.abs(weight).max(axis=1, keepdims=True) / 127
-    assert (np.abs(back["a.weight"] - weight) <= steps * 0.5001).all()
-    assert (back["norm.weight"] == weight[0]).all()
-    assert made.errors["a.weight"] == pytest.approx(np.linalg.norm(back["a.weight"] - weight) / np.linalg.norm(weight), rel=1e-4)
+    assert (np.abs(back - weight) <= steps * 0.5001).all()
+    assert relative_error(weight, back) == pytest.approx(np.linalg.norm(back - weight) / np.linalg.norm(weight), rel=1e-4)
 
 
 def test_the_figures_are_those_of_the_files(small: tuple[Path, dict[str, object]], trained_folder: tuple[RunFolder, str]) -> None:
@@ -76,7 +77,7 @@ def test_where_activations_are_not_rounded_it_is_the_float_model_of_these_weight
     shutil.copytree(small[0], place)
     config = json.loads((place / "config.json").read_text())
     if case == "weights only":
-        config["quantization_config"] = section("w8")
+        config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = None
         (place / "config.json").write_text(json.dumps(config))
     elif case == "no instructions":
         monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", dict)
@@ -101,12 +102,12 @@ def test_the_verb(danlu: Call, trained_folder: tuple[RunFolder, str], tmp_path: 
     assert serving.open_model(tmp_path / "q", print).scheme == "w8a8"
     assert danlu("quantize", trained_folder[0].path, "--to", tmp_path / "q")[:1] == (2,)
     code, out, _ = danlu(
-        "quantize", trained_folder[0].path, "--to", tmp_path / "q", "--replace", "--weights-only", "--file", recipe_file
+        "quantize", trained_folder[0].path, "--to", tmp_path / "q", "--replace", "--scheme", "w8a16", "--file", recipe_file
     )
     assert code == 0 and "computed by TorchExecutor" in out and "most is lost in" in out
-    assert serving.open_model(tmp_path / "q", print).scheme == "w8"
+    assert serving.open_model(tmp_path / "q", print).scheme == "w8a16"
     code, _, err = danlu("quantize", tmp_path / "q", "--to", tmp_path / "r")
-    assert code == 2 and "8-bit weights already" in err
+    assert code == 2 and "is quantized already" in err
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "type", "shape", "nan", "cut", "method"])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from danlu.cli import cli
-from danlu.data.curate.personal import Personal, replaced
+from danlu.data.curate.personal import Personal, _replaced, replaced
 from danlu.data.read import Document
 from danlu.recipe.text_sections import PERSONAL, PersonalSection
 
@@ -86,6 +86,28 @@ def test_is_replaced_by_its_kind(kind: str, text: str) -> None:
 @pytest.mark.parametrize("text", STAYS)
 def test_what_only_looks_like_it_stays(text: str) -> None:
     assert replaced(text, PERSONAL) == (text, {})
+
+
+def test_what_the_scan_lets_pass_no_pattern_finds() -> None:
+    """What is found and what stays, changed by chance, joined, and with a secret's name before it."""
+    rng = random.Random(3)
+    texts = [*STAYS, *(text for texts in FOUND.values() for text in texts)]
+    everything = (1 << 8) - 1
+    found = 0
+    for _ in range(4000):
+        text = rng.choice(texts)
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(text) + 1)
+            text = (
+                text[:at]
+                + rng.choice(["", *" -.()+:@=_1a\n'\"：。中\u3000", "[at]", "secret = ", "密码："])
+                + text[at + rng.randrange(2) :]
+            )
+        text = rng.choice(["", "+", "token=>'", rng.choice(texts)]) + text
+        every = _replaced(text, PERSONAL, everything)
+        assert replaced(text, PERSONAL) == every
+        found += bool(every[1])
+    assert found > 1000
 
 
 def test_of_all_last_digits_one_is_right() -> None:

@@ -54,6 +54,11 @@ def test_flops_are_those_that_torch_counts(name: str, length: int) -> None:
     with FlopCounterMode(display=False) as counter:
         model(input_ids=tokens).logits.sum().backward()
     assert counter.get_total_flops() == sequences * length * flops_per_token(shape(name), length)
+    model.requires_grad_(False)
+    embedded = torch.zeros(sequences, length, shape(name).hidden_size, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        model(inputs_embeds=embedded).logits.sum().backward()
+    assert counter.get_total_flops() == sequences * length * flops_per_token(shape(name), length, frozen=True)
 
 
 def test_flops_of_llama_2_7b_by_hand() -> None:

@@ -2,9 +2,9 @@
 
 Words: d, t, p and a number are the data, tensor and pipeline degree; z1 to z3 the ZeRO stage; il the interleaved schedule and zb
 the zero-bubble one; sp sequence parallelism; full and selective recomputation, every2 in every second layer; disk the optimizer's
-moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; lora adapters; distill a teacher, dpo
-pairs of answers; auto paddle's auto-parallel; mb and a number the micro-batch; bf16 and fp16 the precision; b and a number
-another global batch; a model or a batch by its name below.
+moments in a file, shards the parameters of ZeRO 3 in one; drop dropout; comp compilation; lora adapters, dora such with lengths,
+dropout and an int8 base; distill a teacher, dpo pairs of answers; auto paddle's auto-parallel; mb and a number the micro-batch;
+bf16 and fp16 the precision; b and a number another global batch; a model or a batch by its name below.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Case:
     dropout: float = 0.0
     compile: bool = False
     lora: bool = False
+    dora: bool = False
     objective: str = "pretrain"
 
     @classmethod
@@ -97,8 +98,8 @@ class Case:
                 made["compile"] = True
             elif word == "auto":
                 parallel["api"] = "auto_parallel"
-            elif word == "lora":
-                made["lora"] = True
+            elif word in ("lora", "dora"):
+                made[word] = True
             elif word in ("distill", "dpo"):
                 made["objective"] = word
             elif word == "sp":
@@ -131,6 +132,7 @@ class Case:
             f"one {self.model} {self.batch} b{self.global_batch}"
             + (" drop" if self.dropout else "")
             + (" lora" if self.lora else "")
+            + (" dora" if self.dora else "")
             + (f" {self.objective}" if self.objective != "pretrain" else "")
         )
 
@@ -193,7 +195,7 @@ QUICK = (
     "d2 t2 sp z3 mb2 drop",
     "d2 t2 z3 disk shards",
     "d2 p2 z1 il mb2 disk tied",
-    "d2 t2 z3 mb2 lora tied",
+    "d2 t2 z3 mb2 dora tied",
     "d2 t2 z3 mb2 distill tied",
     "d2 t2 sp dpo half",
 )
@@ -216,7 +218,8 @@ FULL = (
     *("d2 drop", "d2 z3 mb2 drop full", "t2 drop", "t2 sp drop", "p2 mb2 drop", "p2 il mb2 drop tied", "p2 zb mb2 drop"),
     *("p2 il mb4", "p2 il mb2 tied", "p2 il mb1 even", "p2 il mb2 selective", "p2 il mb2 bf16"),
     *("one full lora", "d2 z1 mb2 lora", "d2 z3 lora qwen2", "p2 mb2 lora", "p2 zb mb2 lora tied", "d2 disk lora"),
-    *("t2 lora biases", "t2 sp lora tied", "t2 p2 mb4 lora qwen3", "d2 p2 z3 mb2 lora tied"),
+    *("t2 lora biases", "t2 sp lora tied", "t2 p2 mb4 lora qwen3", "d2 p2 z3 mb2 lora tied", "d2 t2 z3 mb2 lora tied"),
+    *("one full dora", "one comp dora", "d2 z1 dora", "t2 sp dora biases", "p2 zb mb2 dora tied"),
     *("one mb2 distill", "d2 z1 distill half", "d2 z3 mb2 distill", "t2 distill biases", "t2 sp distill mb2 tied"),
     *("one mb2 dpo", "d2 z2 mb2 dpo", "d2 z3 dpo tied", "t2 dpo", "d2 t2 z3 mb2 lora dpo tied", "d2 bf16 distill"),
     # Three: what does not divide by two
@@ -265,7 +268,15 @@ FULL_MOVES = (
     ("p2 zb mb2 drop", "t2 sp drop"),
 )
 
-PADDLE_QUICK = ("d2 z2 mb2", "d2 z3 mb2 tied", "t2 sp biases", "t2 tied", "p2 mb2 tied half", "d2 z1 auto tied", "t2 auto qwen3")
+PADDLE_QUICK = (
+    "d2 z2 mb2",
+    "d2 z3 mb2 tied lora",
+    "t2 sp biases",
+    "t2 tied",
+    "p2 mb2 tied half",
+    "d2 z1 auto tied",
+    "t2 auto qwen3",
+)
 """Two processes; part of every test run."""
 
 PADDLE_FULL = (
@@ -280,6 +291,9 @@ PADDLE_FULL = (
     *("d4 z3 half", "d2 t2 z3 mb2 qwen3", "d2 p2 z3 mb2 tied full", "d2 p2 z3 mb2 muptied drop"),
     *("t2 p2 sp mb4 qwen2", "d2 t2 sp z3 half", "d2 t2 sp z1 mb2 drop", "t4 sp wide", "t2 p2 sp mb2 nomask tied"),
     *("t2 p2 mb4 tied full", "t4 wide", "p4 mb2 qwen3", "p4 il mb1 eight", "p3 il mb2 b12 wide"),
+    *("one full lora", "d2 z1 mb2 lora", "d2 z2 mb2 lora mup", "d2 z3 lora qwen2", "p2 mb2 lora tied", "t2 lora biases"),
+    *("one full comp", "d2 z1 mb2 comp tied", "d2 z2 comp drop lora", "p2 mb2 comp tied", "p4 il mb1 comp eight"),
+    *("t2 sp lora tied", "t2 auto lora", "d2 t2 p2 sp z3 mb2 lora tied full"),
     *("d2 auto mb1 half", "d2 z2 auto mb2 mup", "d2 auto full empty", "t2 auto", "t2 auto even mb2", "t2 auto biases"),
     *("t2 auto tied", "t2 auto mistral nomask", "t2 auto drop full", "d2 auto drop", "d3 auto b12", "d2 t2 auto"),
     *("d2 t2 z1 auto tied", "t4 auto wide", "d2 t2 z2 auto mb2 qwen2", "d4 t2 z1 auto mb1 half"),
@@ -310,6 +324,8 @@ PADDLE_FULL_MOVES = (
     ("d2 t2 z3 wide", "d4 z1 wide"),
     ("d3 z3 b12", "d2 p2 z3 b12 mb2"),
     ("t2 sp qwen2", "d2 t2 sp z3 qwen2"),
+    ("d2 t2 z3 lora tied", "p2 mb2 lora tied"),
+    ("t2 lora", "d2 z3 lora"),
     ("d2 t2 sp z3 mup", "t2 p2 mb4 mup"),
 )
 

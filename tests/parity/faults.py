@@ -136,7 +136,7 @@ def _same_masks() -> AbstractContextManager[Any]:
 
 def _same_masks_along_the_sequence() -> AbstractContextManager[Any]:
     """Each part of a split sequence takes itself for the first."""
-    return patch.object(parallelise, "Dropout", lambda rate, seed, _part: Dropout(rate, seed))
+    return patch.object(parallelise, "Dropout", lambda rate, _part: Dropout(rate))
 
 
 def _other_mask_when_recomputed() -> AbstractContextManager[Any]:

@@ -101,6 +101,10 @@ FAULTS: dict[str, tuple[str, Plant]] = {
         "t2 sp biases",
         _does_nothing(shard.Reducer, "_sum_over_tensor_ranks"),
     ),
+    "gradients of adapters' whole halves are not summed": (
+        "t2 sp lora tied",
+        _does_nothing(shard.Reducer, "_sum_over_tensor_ranks"),
+    ),
     "norms of heads are not summed over tensor ranks": ("t2 qwen3", _does_nothing(shard.Reducer, "_sum_over_tensor_ranks")),
     "a data rank's gradient of the head is taken for the sum": (
         "d2 auto",

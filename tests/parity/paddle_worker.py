@@ -28,7 +28,8 @@ from danlu.engines.paddle.fully_sharded import whole
 from danlu.engines.paddle.pieces import own_region
 from danlu.engines.paddle.slices import array_of, fill
 from danlu.model.drawing import EMBEDDING
-from danlu.recipe import parse, resolve_shape
+from danlu.recipe import Recipe, parse, resolve_shape
+from danlu.recipe.train_sections import LoraSection
 
 Batch = dict[str, np.ndarray]
 Curve = list[tuple[float, float]]
@@ -64,9 +65,16 @@ def own_batch(engine: PaddleEngine, case: Case, step: int) -> Batch:
     return {name: array.reshape(-1, engine.recipe.micro_batch, *array.shape[1:]) for name, array in mine.items()}
 
 
+def recipe_of(case: Case) -> Recipe:
+    """With adapters beside weights that come from no folder, which a person's recipe may not ask for."""
+    recipe = parse(case.tree(), ["train.engine=paddle"])
+    adapters = LoraSection(rank=4) if case.lora else None
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"lora": adapters})})
+
+
 def start(case: Case) -> PaddleEngine:
     """An engine with the same weights in every layout. No two entries of a norm or a bias are equal, as after some training."""
-    recipe = parse(case.tree(), ["train.engine=paddle"])
+    recipe = recipe_of(case)
     engine = PaddleEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
     engine.initialise()
     for name, parameter in engine.parameters.items():
@@ -91,7 +99,7 @@ def outcome(engine: PaddleEngine, curve: Curve, case: Case) -> dict[str, Any]:
     assert engine.layout.zero_stage < 3 or not any(each._is_initialized() for each in engine.parameters.values())
     weights = {name: array_of(name, whole(tensor, engine.layout)) for name, tensor in engine.parameters.items()}
     made = {"curve": curve, "evaluation": nats / supervised, "weights": weights, "layout": engine.layout, "shapes": engine.shapes}
-    if case.generates:
+    if case.generates and not case.compile:  # a graph is compiled for training steps
         made["tokens"] = [list(engine.generate(prompt, GREEDY, end_id=None)) for prompt in PROMPTS]
     _, observed = engine.observed_step(own_batch(engine, case, STEPS), LEARNING_RATE, histograms=False)
     made["sums"] = {" ".join(key): sums.squares**0.5 for key, sums in observed.tensors.items()}
@@ -165,7 +173,7 @@ class Comparison:
         if of.rank > 0:
             return b""
         with patch.dict(os.environ, {"WORLD_SIZE": "1"}), TemporaryDirectory() as place:
-            recipe = parse(case.tree(), ["train.engine=paddle"]).alone
+            recipe = recipe_of(case).alone
             engine = PaddleEngine(recipe, resolve_shape(recipe, recipe.model.vocab_size))
             engine.load_weights(folder)
             engine.export_weights(Path(place), "fp32")

@@ -47,8 +47,8 @@ def test_layouts_train_as_one_process_does_and_checkpoints_move(outcome: dict[st
 def test_every_planted_fault_is_caught(outcome: dict[str, Any]) -> None:
     """By a difference: a process that fails is no proof that the comparison sees anything."""
     found = {name: result for name, result in outcome["results"].items() if name.startswith("fault ")}
-    assert len(found) == outcome["faults_planted"] == 17
-    assert outcome["faults_caught"] == 17, {name: result for name, result in found.items() if result.get("good")}
+    assert len(found) == outcome["faults_planted"] == 18
+    assert outcome["faults_caught"] == 18, {name: result for name, result in found.items() if result.get("good")}
 
 
 def test_a_symbol_that_paddle_has_moved_ends_the_rehearsal() -> None:

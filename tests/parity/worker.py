@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from cases import LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS, Case, case_of, verdict
+from cases import DROPOUT, LEARNING_RATE, LENGTH, MODELS, MOVE_STEP, STEPS, Case, case_of, verdict
 from faults import FAULTS
 from safetensors.torch import load_file, save_file
 from stored import tensors
@@ -71,6 +71,8 @@ def recipe_of(case: Case) -> Recipe:
     """With adapters beside weights that come from no folder, which a person's recipe may not ask for."""
     recipe = parse(case.tree())
     adapters = LoraSection(rank=4) if case.lora else None
+    if case.dora:
+        adapters = LoraSection(rank=4, base="int8", dora=True, dropout=DROPOUT)
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"lora": adapters})})
 
 

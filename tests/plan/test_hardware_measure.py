@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from danlu import auto
 from danlu import measure as machine
 from danlu import recipe as recipes
+from danlu.engines import whole_step
 from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import _CASES, attention
@@ -115,6 +116,13 @@ def test_processes_get_what_was_measured_with_as_many() -> None:
     assert both.of(2).memory == both.memory / 2 and load("cpu").of(2).memory == load("cpu").memory
 
 
+def test_a_slowdown_of_whole_steps_is_that_of_the_prediction() -> None:
+    half = {"slowdown": {"fp32": 1.25}}
+    job = Job(SMALL, sequence=64, micro_batch=1, global_batch=2, precision="fp32")
+    seconds = [step_time(job, hardware(plain() | more)).seconds for more in ({}, half, {"slowdown": {"bf16": 2.0}})]
+    assert seconds[1] == pytest.approx(1.25 * seconds[0]) and seconds[2] == seconds[0]
+
+
 def test_every_operator_of_the_model_is_timed() -> None:
     assert set(_CASES) == set(OPERATORS)
     clock = Clock(torch.device("cpu"))
@@ -134,14 +142,19 @@ def test_the_least_of_many_is_kept() -> None:
 
 def test_a_file_is_written_that_the_planner_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, danlu: Call) -> None:
     """The processes' figures are made up; everything around them is real."""
-    monkeypatch.setattr(machine, "processes", lambda _, count, threads: json.dumps(plain(count)))
+    whole = {"fp32": 0.5, "bf16": 0.25}
+    monkeypatch.setattr(machine, "processes", lambda _, count, threads: json.dumps(plain(count) | {"whole": whole}))
     file = tmp_path / "my.yaml"
     code, out, err = danlu(
         "hardware", "measure", "--device", "cpu", "--processes", "1", "--processes", "2", "--output", str(file)
     )
     assert (code, "100 GFLOP/s" in out, f"--hardware {file}" in err) == (0, True, True)
     assert [share.processes for share in load(str(file)).measured] == [1, 2]
-    assert load(str(file)).measured[1] == Share.model_validate(plain(2))
+    measured = load(str(file)).measured[1]
+    assert measured.model_copy(update={"slowdown": {}}) == Share.model_validate(plain(2))
+    for precision, seconds in whole.items():  # predicted as it was timed, to the digits of the file
+        recipe = whole_step.recipe("cpu", precision, 2)
+        assert step_time(own_layout(recipe, resolve_shape(recipe, None)), load(str(file))).seconds == pytest.approx(seconds, 1e-3)
     code, out, _ = danlu("plan", "llama-10m", "--hardware", str(file), "--devices", "2", "--sequence", "64", "--json")
     assert (code, json.loads(out)["hardware"]) == (0, "this-cpu")
 

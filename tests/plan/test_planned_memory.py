@@ -63,16 +63,18 @@ def test_activations_are_what_torch_keeps(kv_heads: int, precision: str, mode: s
 
 
 @pytest.mark.parametrize(
-    ("targets", "precision", "memory_section"),
+    ("lora", "precision", "memory_section"),
     [
-        (["*_proj"], "bf16", {}),
-        (["q_proj", "v_proj"], "fp32", {"micro_batch": 1}),
-        (["*.mlp.*"], "fp32", {"recompute": "full"}),
-        (["*_proj"], "bf16", {"recompute": "selective"}),
+        ({}, "bf16", {}),
+        ({"targets": ["q_proj", "v_proj"]}, "fp32", {"micro_batch": 1}),
+        ({"targets": ["*.mlp.*"], "dora": True}, "fp32", {"recompute": "full"}),
+        ({"dropout": 0.1, "dora": True}, "bf16", {"recompute": "selective"}),
+        ({"dropout": 0.1, "dora": True, "base": "int8"}, "fp32", {}),
+        ({"base": "int8"}, "bf16", {}),
     ],
 )
 def test_adapters_and_masks_are_what_the_meter_sees(
-    tmp_path: Path, targets: list[str], precision: str, memory_section: dict[str, Any]
+    tmp_path: Path, lora: dict[str, Any], precision: str, memory_section: dict[str, Any]
 ) -> None:
     shape = small(6, 2).model_copy(update={"tied_embeddings": True})
     (tmp_path / "config.json").write_text(
@@ -83,13 +85,13 @@ def test_adapters_and_masks_are_what_the_meter_sees(
             "name": "adapters",
             "model": {"hugging_face": str(tmp_path)},
             "data": {"sources": [{"path": "-"}], "tokenizer": {"path": "-"}, "sequence_length": 128},
-            "train": {"global_batch": 4, "precision": precision, "device": "cpu", "lora": {"rank": 4, "targets": targets}},
+            "train": {"global_batch": 4, "precision": precision, "device": "cpu", "lora": {"rank": 4, **lora}},
             "memory": memory_section,
         }
     )
     counted = meter_step(recipe)
     planned = memory(Job.from_recipe(recipe, shape), load("cpu")).stages[0]
-    assert planned.weights == counted["parameters"]
+    assert planned.weights == pytest.approx(counted["parameters"], rel=1e-12)
     assert planned.optimizer == pytest.approx(counted["optimizer"], rel=0.01)  # which has the counts of steps as well
     assert planned.estimate - planned.overhead == pytest.approx(counted["peak"], rel=0.05)
 

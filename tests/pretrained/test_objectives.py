@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def run(place: Path, name: str, base: Path, records: list[Any], train: dict[str,
             "workers": 0,
             **data,
         },
+        "checkpoint": {"every": 2},
         "train": {"steps": 4, "global_batch": 4, "device": "cpu", "optimizer": {"learning_rate": 1e-2}, **train},
     }
     (place / f"{name}.yaml").write_text(json.dumps(recipe))
@@ -87,8 +89,44 @@ def test_a_student_of_some_layers_learns_from_the_whole(base: Path, tmp_path: Pa
     vocabulary = told["model"]["vocab"]
     vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
     (other / "tokenizer.json").write_text(json.dumps(told), encoding="utf-8")
+    cached(base, student, texts, train, tmp_path, done)
     with pytest.raises(UserError, match=r"its token \d+ is '[AB]', and the run's '[AB]'.*give data\.tokenizer\.path"):
         run(tmp_path, "mixed", student, texts, {"objective": "distill", "distill": {"teacher": str(other)}})
+
+
+def cached(base: Path, student: Path, texts: list[Any], train: dict[str, Any], place: Path, online: Path) -> None:
+    """A teacher's answers, once on disk, are enough; those of another teacher, or to something else, are refused."""
+    teacher, cache = place / "teacher", place / "answers"
+    shutil.copytree(base, teacher)
+    train["distill"] |= {"teacher": str(teacher), "cache": str(cache), "top_k": 319}
+    done = run(place, "offline", student, texts, train)
+    told = json.loads((cache / "likeliest.json").read_text())
+    assert told["bytes_per_token"] == 319 * 4 + 2 and 0.99 < told["mean_mass"] < 1
+    for name, tolerance in (("train/loss", 1e-5), ("train/divergence", 0.05)):  # float16 has 11 bits for a log of -6
+        ours, theirs = (store.series(each / "metrics.sqlite", name)[1] for each in (done, online))
+        assert ours == pytest.approx(theirs, rel=tolerance)
+    assert "validation/divergence" not in store.names(done / "metrics.sqlite")
+    beside = train | {"distill": train["distill"] | {"cache": None, "top_k": 64}}
+    resumed = run(place, "resumed", student, texts, beside)
+    shutil.rmtree(resumed / "checkpoints" / "step-00000004")
+    before = (cache / "logs-00000.npy").stat().st_mtime_ns
+    weights = teacher / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    with pytest.raises(UserError, match=r"train\.distill\.cache: .* holds answers of another teacher; name another"):
+        run(place, "changed", student, texts, train)
+    with pytest.raises(UserError, match=r"train\.distill\.teacher: .* another model than the one that .*0002 was trained beside"):
+        run(place, "resumed", student, texts, beside)
+    shutil.rmtree(teacher)
+    run(place, "without", student, texts, train)
+    assert (cache / "logs-00000.npy").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match=r"answers holds answers of other data; name another"):
+        run(place, "data", student, texts[1:], train)
+    with pytest.raises(UserError, match="of another number of tokens"):
+        run(place, "few", student, texts, train | {"distill": train["distill"] | {"top_k": 7}})
+    with pytest.raises(UserError, match=r"/teacher is no folder, and .*/none has no answers"):
+        run(place, "none", student, texts, train | {"distill": train["distill"] | {"cache": str(place / "none")}})
 
 
 def test_layers_by_number_and_by_name() -> None:

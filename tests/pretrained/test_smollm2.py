@@ -68,7 +68,8 @@ def test_logits_and_200_greedy_tokens(folder: Path, peer: Any) -> None:
     tokens = torch.tensor([prompt])
     with torch.no_grad():
         ours, theirs = engine.model(tokens), peer(tokens).logits  # type: ignore[attr-defined]
-    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-4), float((ours - theirs).abs().max())
+    # In FP32 neither is nearer than 4e-5 to what FP64 makes of logits up to 43 (make benchmark-finetune): of these, a millionth.
+    assert (ours - theirs).abs().max() <= 3e-6 * theirs.abs().max()
     made = list(engine.generate(prompt, Sampling(200, 0.0, 0, 1.0, 0), None))
     with torch.no_grad():
         wanted = peer.generate(tokens, max_new_tokens=200, min_new_tokens=200, do_sample=False)

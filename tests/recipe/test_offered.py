@@ -36,6 +36,19 @@ def test_auto_parallel_is_paddle_s_and_has_data_and_tensor_ranks(overrides: list
     assert str(raised.value).startswith(words) and "\n" not in str(raised.value)
 
 
+def test_paddle_compiles_whole_layers() -> None:
+    compiled = ["train.engine=paddle", "train.compile=true"]
+    offered.check(parse(TREE, [*compiled, "parallel={data: 2, zero_stage: 2}"]))
+    offered.check(parse(TREE, [*compiled, "parallel.pipeline=2", "memory.micro_batch=2"]))
+    for layout, words in (
+        ("parallel.tensor=2", "train.compile: true with parallel.tensor is not part of the paddle engine yet; use"),
+        ("parallel={data: 2, zero_stage: 3}", "train.compile: true with zero_stage 3 is not part of the paddle engine yet; use"),
+    ):
+        with pytest.raises(UserError) as raised:
+            offered.check(parse(TREE, [*compiled, layout]))
+        assert str(raised.value).startswith(words)
+
+
 def test_what_it_has_is_not_refused() -> None:
     layout = ["parallel.data=2", "parallel.tensor=2", "parallel.zero_stage=2", "memory.recompute=full"]
     offered.check(parse(TREE, ["train.engine=paddle", *layout, AUTO]))

@@ -11,7 +11,8 @@ import pytest
 import torch
 from sequences import finish, sequence
 
-from danlu.compress.int8 import quantize
+from danlu.compress.plan import Plan
+from danlu.compress.quantize import quantize
 from danlu.compress.stored import restored
 from danlu.data.tokenizer import Tokenizer
 from danlu.serve.engine import Engine
@@ -40,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def int8_of(executor: TorchExecutor, blocks: int = 64) -> Int8Executor:
-    made = quantize({name: tensor.numpy() for name, tensor in executor.weights.items()})
+    made = quantize(executor.shape, {name: tensor.numpy() for name, tensor in executor.weights.items()}, Plan())
     return Int8Executor(executor.shape, made.arrays, blocks)
 
 
@@ -69,7 +70,7 @@ def test_the_product_is_exact(rows: int, outputs: int, inputs: int) -> None:
 def test_logits_are_near_those_of_the_same_weights_in_float(name: str, executor_of: ExecutorOf) -> None:
     plain = executor_of(**SHAPES[name])
     executor = int8_of(plain)
-    arrays = quantize({key: tensor.numpy() for key, tensor in plain.weights.items()}).arrays
+    arrays = quantize(plain.shape, {key: tensor.numpy() for key, tensor in plain.weights.items()}, Plan()).arrays
     same = TorchExecutor(plain.shape, {key: torch.tensor(array) for key, array in restored(arrays).items()}, 64)
     tokens = [number * 37 % 296 for number in range(40)]
     pieces = [Piece(tokens, 0, [5, 2, 9], 40)]

@@ -57,42 +57,6 @@ def serve(
     )
 
 
-@click.command()
-@click.argument("path", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
-@click.option("--to", type=click.Path(path_type=Path), required=True, help="Target folder.")
-@click.option("--weights-only", is_flag=True, help="Do not round activations to 8 bits; as slow as float32.")
-@click.option("--file", type=click.Path(path_type=Path), help="Text to measure perplexity on. Default: a run's held-out text.")
-@click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
-@click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of the text, at most.")
-@click.option("--replace", is_flag=True, help="Overwrite a folder made before.")
-@JSON
-def quantize(
-    path: Path, to: Path, weights_only: bool, file: Path | None, text: str, tokens: int, replace: bool, as_json: bool
-) -> None:
-    """Write the model with 8-bit weights, and their price.
-
-    A quarter of the bytes of float32. With it go perplexity before and after on the text, and the matrices that lose most.
-
-    \b
-    Examples:
-      danlu quantize runs/quickstart --to small
-      danlu quantize my-model --to small --file README.md --json
-    """
-    from danlu import quantizing
-
-    result = quantizing.quantize(path, to, weights_only, file, text, tokens, replace, note)
-    if as_json:
-        print_json(result)
-        return
-    click.echo(f"wrote {to}: {result['bytes']:,} bytes, {result['size_ratio']:.1%} of float32")
-    if result["perplexity_before"] is not None:
-        click.echo(
-            f"perplexity {result['perplexity_before']:.3f} before, {result['perplexity_after']:.3f} after "
-            f"({result['perplexity_increase']:+.2%}), on {result['tokens']:,} tokens, computed by {result['executor']}"
-        )
-    click.echo("most is lost in: " + ", ".join(f"{name} {error:.2%}" for name, error in result["worst"].items()))
-
-
 @click.command(name="bench-serve")
 @click.argument("address")
 @click.option("--model", help="Which of the server's. Default: its first.")

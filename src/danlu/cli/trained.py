@@ -24,18 +24,38 @@ LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; p
 @LAYOUT
 @click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")
 @click.option("--text", default="text", show_default=True, help="Field of --file that holds the text, in JSON and Parquet.")
+@click.option("--tasks", multiple=True, type=click.Path(path_type=Path), help="A task file of lm-eval, or a folder of them.")
+@click.option("--limit", type=click.IntRange(1), help="Only the first samples of every task.")
 @JSON
-def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | None, text: str, as_json: bool) -> None:
-    """Measure loss, perplexity and bits per byte.
+def evaluate(
+    run: Path,
+    overrides: tuple[str, ...],
+    layout: bool,
+    file: Path | None,
+    text: str,
+    tasks: tuple[Path, ...],
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    """Measure loss, perplexity and bits per byte, or tasks.
 
     On the validation split, or on a file. Bits per byte compare models with different tokenizers.
+    --tasks runs task files of EleutherAI's lm-eval, also on a model in a folder in the Hugging Face layout.
 
     \b
     Examples:
       danlu evaluate runs/quickstart
       danlu evaluate runs/quickstart --file README.md
       danlu evaluate runs/quickstart parallel.tensor=2
+      danlu evaluate my-model --tasks tasks/choices.yaml
     """
+    if tasks:
+        if overrides or layout or file is not None:
+            raise UserError("--tasks runs in one process, by the task's own data; leave overrides, --layout and --file out")
+        _print_tasks(run, tasks, limit, as_json)
+        return
+    if limit is not None:
+        raise UserError("--limit is of the samples of --tasks; name some, or leave it out")
     from danlu import engines, stages
 
     folder = run_folder(run)
@@ -56,6 +76,18 @@ def evaluate(run: Path, overrides: tuple[str, ...], layout: bool, file: Path | N
         except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
             note(f"danlu: the result is not kept: {error}")
     trained.engine.close()
+
+
+def _print_tasks(path: Path, tasks: tuple[Path, ...], limit: int | None, as_json: bool) -> None:
+    from danlu import harness
+
+    found = harness.evaluate(path, tasks, limit, note)
+    if as_json:
+        print_json(found)
+        return
+    for name, figures in found.items():
+        told = ", ".join(f"{metric} {value:.4f}" for metric, value in figures.items() if metric != "samples")
+        click.echo(f"{name}: {many(figures['samples'], 'sample')}, {told}")
 
 
 @click.command()

@@ -1,45 +1,60 @@
-"""Folders of 8-bit models: safetensors in the layout of the `compressed-tensors` convention, format `int-quantized`.
+"""Folders of quantized models: safetensors in the layout of the `compressed-tensors` convention.
 
-Every matrix is int8 under its own name, and beside it, as `..._scale` (o, 1) in float32, what a row is multiplied by.
+With 8-bit activations (format `int-quantized`) a matrix is int8 under its own name; of weights alone (`pack-quantized`) it is
+packed into words as ``..._packed``, with its size as ``..._shape``. Beside it are the scales, ``..._scale`` (o, 1) of rows or
+(o, g) of groups. In memory it is always int8 under its own name, with its scales.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from danlu.compress import rounding
+from danlu.compress.packing import pack, unpack, words
+from danlu.compress.plan import Plan, Scheme, module
 from danlu.engines.hugging_face import SINGLE
 from danlu.errors import UserError
+from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
 
 Arrays = dict[str, NDArray[Any]]
 SECTION = "quantization_config"
-Scheme = Literal["plain", "w8", "w8a8"]
-"""Of a folder: float weights; 8-bit weights; or these, with activations rounded to 8 bits where they meet them."""
+_FORMATS: dict[Scheme, str] = {"w8a8": "int-quantized", "w8a16": "pack-quantized", "w4a16": "pack-quantized"}
+_SCHEMES: dict[tuple[int, int], Scheme] = {(8, 8): "w8a8", (8, 16): "w8a16", (4, 16): "w4a16"}
 
 
-def section(scheme: Scheme) -> dict[str, Any]:
-    """What config.json says of 8-bit weights, and of what they are multiplied with."""
-    numbers = {"num_bits": 8, "type": "int", "symmetric": True}
-    inputs = {**numbers, "strategy": "token", "dynamic": True} if scheme == "w8a8" else None
+def section(scheme: Scheme, shape: ModelShape, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """What config.json says of these weights, and of what they are multiplied with."""
+    kept = [name for name, size in tensor_shapes(shape).items() if len(size) == 2 and arrays[name].dtype != np.int8]
+    if shape.tied_embeddings and EMBEDDING in kept:
+        kept.append(HEAD)
+    integers = {"type": "int", "symmetric": True}
     group = {
-        "targets": ["Linear", "Embedding"],
-        "weights": {**numbers, "strategy": "channel", "dynamic": False},
-        "input_activations": inputs,
+        "targets": ["Linear"] if EMBEDDING in kept else ["Linear", "Embedding"],
+        "weights": {"num_bits": Plan(scheme).bits, **integers, **_strategy(arrays), "dynamic": False},
+        "input_activations": {"num_bits": 8, **integers, "strategy": "token", "dynamic": True} if scheme == "w8a8" else None,
         "output_activations": None,
     }
     return {
         "quant_method": "compressed-tensors",
-        "format": "int-quantized",
+        "format": _FORMATS[scheme],
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
-        "ignore": [],
+        "ignore": [module(name) for name in kept],
     }
+
+
+def _strategy(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    for name, scale in arrays.items():
+        if name.endswith("_scale") and scale.shape[1] > 1:
+            return {"strategy": "group", "group_size": arrays[name.removesuffix("_scale")].shape[1] // scale.shape[1]}
+    return {"strategy": "channel"}
 
 
 def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], Scheme]:
@@ -48,25 +63,34 @@ def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], Scheme]:
     plain = {name: value for name, value in config.items() if name != SECTION}
     if not found:
         return plain, "plain"
-    known = section("w8")
-    if not isinstance(found, dict) or any(found.get(name) != known[name] for name in ("quant_method", "format")):
-        method = found.get("quant_method") if isinstance(found, dict) else found
-        raise UserError(
-            f"config.json: {SECTION} is {method!r}; danlu reads 8-bit weights as `danlu quantize` writes them, or plain ones"
-        )
-    groups = found.get("config_groups")
-    rounded = isinstance(groups, dict) and any(isinstance(it, dict) and it.get("input_activations") for it in groups.values())
-    return plain, "w8a8" if rounded else "w8"
+    try:
+        (group,) = found["config_groups"].values()
+        weights, inputs = group["weights"], group["input_activations"]
+        scheme = _SCHEMES[weights["num_bits"], inputs["num_bits"] if inputs else 16]
+        if found["quant_method"] == "compressed-tensors" and found["format"] in _FORMATS.values() and weights["symmetric"]:
+            return plain, scheme
+    except (KeyError, TypeError, AttributeError, ValueError):
+        pass
+    method = found.get("quant_method") if isinstance(found, dict) else found
+    raise UserError(
+        f"config.json: {SECTION} is {method!r} of another kind; danlu reads what `danlu quantize` writes, or plain weights"
+    )
 
 
-def write(arrays: Mapping[str, NDArray[Any]], folder: Path) -> None:
+def write(arrays: Mapping[str, NDArray[Any]], folder: Path, scheme: Scheme) -> None:
     """One safetensors file."""
     from safetensors.numpy import save_file
 
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / SINGLE, metadata={"format": "pt"})
+    made: Arrays = {}
+    for name, array in arrays.items():
+        if array.dtype == np.int8 and _FORMATS[scheme] == "pack-quantized":
+            made[f"{name}_packed"], made[f"{name}_shape"] = pack(array, Plan(scheme).bits), np.array(array.shape, np.int64)
+        else:
+            made[name] = np.ascontiguousarray(array)
+    save_file(made, folder / SINGLE, metadata={"format": "pt"})
 
 
-def read(shape: ModelShape, folder: Path) -> Arrays:
+def read(shape: ModelShape, folder: Path, scheme: Scheme = "w8a8") -> Arrays:
     """All tensors, in memory of their own. UserError: they are missing, damaged, or do not hold this model."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -76,28 +100,55 @@ def read(shape: ModelShape, folder: Path) -> Arrays:
         found: Arrays = load_file(file)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{file}: cannot be read: {error}") from None
-    wanted: dict[str, tuple[tuple[int, ...], str]] = {}
-    for name, size in tensor_shapes(shape).items():
-        matrix = len(size) == 2
-        wanted[name] = (size, "int8" if matrix else "float32")
-        if matrix:
-            wanted[f"{name}_scale"] = ((size[0], 1), "float32")
-    for name, (size, kind) in wanted.items():
-        if name not in found:
-            raise UserError(f"{file}: {name} is missing")
-        if found[name].shape != size or found[name].dtype.name != kind:
-            raise UserError(f"{file}: {name} is {found[name].dtype} {found[name].shape}, the model needs {kind} {size}")
-        if kind == "float32" and not np.isfinite(found[name]).all():
-            raise UserError(f"{file}: {name} holds NaN or infinity; the file is damaged")
-    if extra := sorted(found.keys() - wanted.keys()):
-        raise UserError(f"{file}: {len(extra)} tensors that the model does not have ({', '.join(extra[:3])})")
-    return found
+    made: Arrays = {}
+    try:
+        for name, size in tensor_shapes(shape).items():
+            _take(found, made, name, size, scheme)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    if found:
+        raise UserError(f"{file}: {len(found)} tensors that the model does not have ({', '.join(sorted(found)[:3])})")
+    return made
+
+
+def _take(found: Arrays, made: Arrays, name: str, size: tuple[int, ...], scheme: Scheme) -> None:
+    """Move a tensor with what belongs to it, checked, from what was found to what is made of it."""
+    scale = found.pop(f"{name}_scale", None) if len(size) == 2 else None
+    packed = found.pop(f"{name}_packed", None) if scale is not None else None
+    if scale is not None:
+        groups = scale.shape[1] if scale.ndim == 2 and scale.shape[1] and size[1] % scale.shape[1] == 0 else 1
+        _check(f"{name}_scale", scale, (size[0], groups), "float16" if scale.dtype == np.float16 else "float32")
+        made[f"{name}_scale"] = scale
+    if packed is not None:
+        bits = Plan(scheme).bits
+        _check(f"{name}_packed", packed, (size[0], words(size[1], bits)), "int32")
+        if (told := found.pop(f"{name}_shape", None)) is None or told.tolist() != list(size):
+            raise UserError(f"{name}_shape is {told}, the model needs {list(size)}")
+        made[name] = unpack(packed, bits, size[1])
+        return
+    if (array := found.pop(name, None)) is None:
+        raise UserError(f"{name} is missing")
+    _check(name, array, size, "float32" if scale is None else "int8")
+    made[name] = array
+
+
+def _check(name: str, array: NDArray[Any], size: tuple[int, ...], kind: str) -> None:
+    if array.shape != size or array.dtype.name != kind:
+        raise UserError(f"{name} is {array.dtype} {array.shape}, the model needs {kind} {size}")
+    if kind.startswith("float") and not np.isfinite(array).all():
+        raise UserError(f"{name} holds NaN or infinity; the file is damaged")
+
+
+def by_rows(arrays: Mapping[str, NDArray[Any]]) -> bool:
+    """Is every matrix int8 with one scale a row?"""
+    found = {name: it for name, it in arrays.items() if it.ndim == 2 and not name.endswith("_scale")}
+    return all(it.dtype == np.int8 and arrays[f"{name}_scale"].shape[1] == 1 for name, it in found.items())
 
 
 def restored(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The float32 weights that the 8-bit ones stand for."""
+    """The float32 weights that the integers stand for."""
     return {
-        name: array * arrays[f"{name}_scale"] if array.dtype == np.int8 else array
+        name: rounding.restore(array, arrays[f"{name}_scale"]) if array.dtype == np.int8 else array
         for name, array in arrays.items()
         if not name.endswith("_scale")
     }

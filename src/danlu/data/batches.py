@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +16,13 @@ from danlu.data.stream import TokenStream
 Batch = dict[str, Array]
 IGNORED = -100
 """Target of a position that is not trained on, as the frameworks' cross entropies know it."""
+
+
+class Beside(Protocol):
+    """What else is known of samples."""
+
+    def of(self, indices: Array) -> Batch:
+        """Arrays (samples, ...) for samples by their number in the epoch."""
 
 
 class TrainingBatches:
@@ -40,6 +48,7 @@ class TrainingBatches:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        beside: Beside | None = None,
     ) -> None:
         if global_batch % (micro_batch * world_size):
             raise ValueError(f"global_batch {global_batch} is no multiple of micro_batch {micro_batch} x world_size {world_size}")
@@ -53,7 +62,7 @@ class TrainingBatches:
         self.steps_per_epoch = -(-self.samples // global_batch)
         """Steps after which every sample has been used."""
         self._stream, self._length, self._seed, self._document_mask = stream, sequence_length, seed, document_mask
-        self._global_batch, self._micro_batch = global_batch, micro_batch
+        self._global_batch, self._micro_batch, self._beside = global_batch, micro_batch, beside
         self._mine = global_batch // world_size
         self._first = rank * self._mine
 
@@ -68,21 +77,25 @@ class TrainingBatches:
 
         "samples" int64 (micro_batches, micro_batch): the how manieth sample of the run each is, whatever rank it falls to;
         "inputs" and "targets" int64 (-100: not trained on); with document_mask also "positions" int64, which begin anew with
-        each document, and "documents" int32, which number the documents inside a sample from 0.
+        each document, and "documents" int32, which number the documents inside a sample from 0. And what ``beside`` has.
         """
         if step < 0:
             raise IndexError(f"step {step}")
         first = step * self._global_batch + self._first
         numbers = np.arange(first, first + self._mine)
         indices = sample_indices(numbers, self.samples, self._seed)
+        batch = self.of(indices) | (self._beside.of(indices) if self._beside is not None else {})
+        made = {name: array.reshape(-1, self._micro_batch, *array.shape[1:]) for name, array in batch.items()}
+        return made | {"samples": numbers.reshape(-1, self._micro_batch)}
+
+    def of(self, indices: Array) -> Batch:
+        """The same arrays (samples, sequence_length) for samples by their number in the epoch, before their order is drawn."""
         if self._windows is None:
             starts = indices * self._length
             ends = starts + self._length + 1
         else:
             starts, ends = (each[indices] for each in self._windows)
-        batch = _assemble(self._stream, starts, ends, self._length, self._document_mask)
-        made = {name: array.reshape(-1, self._micro_batch, self._length) for name, array in batch.items()}
-        return made | {"samples": numbers.reshape(-1, self._micro_batch)}
+        return _assemble(self._stream, starts, ends, self._length, self._document_mask)
 
 
 def evaluation_batches(

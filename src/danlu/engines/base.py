@@ -184,6 +184,9 @@ class Engine(Protocol):
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Write safetensors in the Hugging Face layout; dtype is fp32, bf16 or fp16. From one process that holds all of it."""
 
+    def export_adapter(self, folder: Path) -> None:
+        """Write the adapters alone, as PEFT has them. From one process that holds all of it, with ``train.lora``."""
+
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """The batches of these steps, in order, prefetched by worker processes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from danlu.engines.stored import Stored
@@ -46,8 +46,10 @@ def write_index(files: Mapping[str, list[str]], sizes: Mapping[str, int], folder
     return paths
 
 
-def check_headers(shape: ModelShape, folder: Path, tensors: Iterable[Stored]) -> None:
+def check_headers(shape: ModelShape, folder: Path, tensors: Iterable[Stored], rounded: Collection[str] = ()) -> None:
     """Names, types and shapes of what the files of a folder hold; nothing is read but their heads.
+
+    ``rounded`` are the names of those that may be int8.
 
     UserError: tensors that are missing, extra, misshapen or no plain floating-point numbers, by name.
     """
@@ -60,7 +62,7 @@ def check_headers(shape: ModelShape, folder: Path, tensors: Iterable[Stored]) ->
             if not name.endswith("rotary_emb.inv_freq"):
                 unknown.append(name)
             continue
-        if found.dtype not in _READABLE:
+        if found.dtype not in _READABLE and not (found.dtype == "I8" and name in rounded):
             kind = _KINDS.get(found.dtype, found.dtype)
             raise UserError(
                 f"{found.file}: {name} is {kind}, so quantized or no weight; take the checkpoint in bf16, fp16 or fp32"

@@ -66,7 +66,7 @@ def matmul_parameters(shape: ModelShape) -> int:
     return matrices if shape.tied_embeddings else matrices - shape.vocab_size * shape.hidden_size
 
 
-def flops_per_token(shape: ModelShape, sequence_length: int, *, causal: bool = False) -> float:
+def flops_per_token(shape: ModelShape, sequence_length: int, *, causal: bool = False, frozen: bool = False) -> float:
     """Floating-point operations to train on one token, forward and backward, in a sequence of `sequence_length` tokens.
 
     6 a matmul parameter (2 forward, 4 backward) + 12 a layer, head, head dimension and attended position (query times key and
@@ -77,12 +77,14 @@ def flops_per_token(shape: ModelShape, sequence_length: int, *, causal: bool = F
     the positions a query may see, (sequence_length + 1) / 2 on average: the least work possible. A sliding window caps the
     positions of its layers in both. Documents that are masked from one another are not taken into account. PaLM's N includes an
     untied input embedding; here it never counts, since a look-up multiplies nothing.
+
+    `frozen` matrices get no gradients of their own, which saves 2 of the 6 a parameter.
     """
     windowed = 0 if shape.sliding_window is None else max(shape.layers - shape.full_attention_layers, 0)
     context = (shape.layers - windowed) * _attended(sequence_length, sequence_length, causal)
     if shape.sliding_window is not None:
         context += windowed * _attended(sequence_length, shape.sliding_window, causal)
-    return 6 * matmul_parameters(shape) + 12 * shape.heads * shape.head_dim * context
+    return (4 if frozen else 6) * matmul_parameters(shape) + 12 * shape.heads * shape.head_dim * context
 
 
 def _attended(length: int, window: int, causal: bool) -> float:

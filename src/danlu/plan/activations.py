@@ -6,11 +6,13 @@ Counted tensor by tensor. With Megatron's implementation of GPT the count is the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from danlu.plan.engine import compiled
 from danlu.plan.job import Job
 from danlu.plan.order import splits_backward
+from danlu.plan.parameters import adapter_sizes
 
 
 def layer_bytes(job: Job) -> float:
@@ -77,7 +79,7 @@ class _Tensors:
     """Attention's output."""
     mlp: float
     adapters: float
-    """What is between the two matrices of each adapter."""
+    """What is within the adapters, and what each has of its own around them."""
 
     @property
     def total(self) -> float:
@@ -101,12 +103,13 @@ def _tensors(job: Job) -> _Tensors:
     if engine.flash_attention:
         attention += tokens * one.heads / t * 4  # FP32 log of the softmax's denominator
     # A matrix product with frozen weights keeps no input; of a frozen norm's and of the MLP's tensors less is kept, too.
-    read = {kind for kind in one.matrices if job.lora is None or kind in job.lora.used}
+    apart = job.lora is not None and job.lora.dropout and engine.drops_apart
+    read = {kind for kind in one.matrices if job.lora is None or (kind in job.lora.used and not apart)}
     inputs = bool(read & {"q_proj", "k_proj", "v_proj"}) + bool(read & {"gate_proj", "up_proj"})
     norm_input = max(engine.norm_input, engine.residual, 4 if w == 4 else 0) if one.gated_mlp else w
     norm_extra = (engine.norm_extra if one.gated_mlp else 0) if job.lora is None else 0
     outputs = inputs * w
-    if job.lora is not None and job.lora.dropout:
+    if job.lora is not None and job.lora.dropout and not apart:
         outputs += w + 1
     gathered = 0.0
     if job.sequence_parallel:
@@ -119,8 +122,16 @@ def _tensors(job: Job) -> _Tensors:
         scores=scores,
         attention=attention,
         mlp=w * tokens * ffn * mlp,
-        adapters=0.0 if job.lora is None else w * tokens * job.lora.rank * len(job.lora.used),
+        adapters=0.0 if job.lora is None else tokens * sum(_adapter_widths(job, apart)),
     )
+
+
+def _adapter_widths(job: Job, apart: bool) -> Iterator[float]:
+    """Bytes a token of what each adapter of a layer keeps."""
+    assert job.lora is not None
+    for outputs, inputs in adapter_sizes(job, job.lora.used):
+        # Between its matrices; its own dropped input, and the mask; what is brought to its length.
+        yield job.width * job.lora.rank + apart * (job.width + 1) * inputs + job.lora.lengths * job.width * outputs
 
 
 def _kept(job: Job, tensors: _Tensors) -> float:

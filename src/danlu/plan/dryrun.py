@@ -247,7 +247,8 @@ def _recipe(job: Job, shape: ModelShape) -> Recipe:
         targets = [*job.lora.kinds[0]]
         if not _alike(job):
             targets = [f"model.layers.{layer}.*.{kind}" for layer, kinds in enumerate(job.lora.kinds) for kind in kinds]
-        lora = {"lora": {"rank": int(job.lora.rank), "targets": targets}}
+        how = {"base": "int8" if job.lora.quantised else "fp32", "dropout": 0.1 if job.lora.dropout else 0.0}
+        lora = {"lora": {"rank": int(job.lora.rank), "targets": targets, "dora": job.lora.lengths, **how}}
     return recipes.parse(
         {
             "name": "dryrun",

@@ -21,6 +21,8 @@ class Engine:
     """The scores are never stored; otherwise they, the softmax's output and the dropout's are."""
     dropout: bool = False
     """Masks of one byte after attention, after the MLP and on the scores."""
+    drops_apart: bool = False
+    """Adapters each have a dropout of their own, instead of one for all that read the same."""
     residual: int = 0
     """Bytes of a hidden state between layers; 0: as wide as any activation. FP32 where autocast leaves sums in FP32."""
     norm_input: int = 4
@@ -93,6 +95,7 @@ class Engine:
 
 DANLU = Engine(
     "danlu",
+    drops_apart=True,
     residual=4,
     norm_extra=4,
     repeats_kv=True,

@@ -45,18 +45,21 @@ class _Moments:
         self.layer = one.layer_parameters if job.tensor == 1 else (held - self._ends(rank)) / max(1, self.layers)
         self.ends = held - self.layers * self.layer
         self.table = one.table / job.tensor
-        self.held = held
         self.frozen = job.lora is not None
         adapters = trained / max(1, self.layers) if self.frozen else 0.0
         self.layer += adapters
-        self.held += trained if self.frozen else 0.0
+        self.quantised = job.lora is not None and job.lora.quantised
+        self.layer_bytes = 4 * self.layer
+        if job.lora is not None and self.quantised:
+            self.layer_bytes -= (one.attention_parameters + one.mlp_parameters) / job.tensor * (4 - job.lora.base_bits / 8)
+        self.held_bytes = self.layers * self.layer_bytes + 4 * self.ends
         self.fresh = 4 * trained
         """Gradients: of all that is trained; of a layer, of the table, of the ends."""
         self.fresh_layer = 4 * (adapters if self.frozen else self.layer)
         self.fresh_table, self.fresh_ends = (0.0, 0.0) if self.frozen else (4 * self.table, 4 * self.ends)
         self.mixed = job.precision != "fp32"
         again = 1 / job.recompute_every if job.recompute != "none" else 0.0
-        copy = 2 * self.layer if self.mixed else 0.0
+        copy = 2 * (adapters if self.quantised else self.layer) if self.mixed else 0.0
         self.copied = copy * (1 - again)
         """Of autocast's copies of a layer's weights what stays for the backward pass, averaged over the layers."""
         self.cached = (2 * adapters * self.mixed if self.frozen else copy) * again * max(job.stages[rank])
@@ -103,11 +106,11 @@ class _Moments:
         if job.shards == 1 or job.zero_stage == 0:
             return 0.0
         if job.pipeline > 1 and job.zero_stage < 3:  # in the first forward pass, for all that follow
-            return 4 * self.held
-        buffer = 4 * self.layer  # of the last gathering, kept until the next one
+            return self.held_bytes
+        buffer = self.layer_bytes  # of the last gathering, kept until the next one
         if job.zero_stage == 3:
-            return buffer + 4 * (self.ends + backward * self.layer)
-        return buffer + 4 * self.held
+            return buffer + 4 * self.ends + backward * self.layer_bytes
+        return buffer + self.held_bytes
 
     def loss(self) -> float:
         """All activations, the last norm's, and what the loss holds most of."""
@@ -157,7 +160,7 @@ class _Moments:
         head = self.fresh_table if self.last else 0.0
         others = (self.layers - 1) * self.fresh_layer / (job.shards if job.zero_stage else 1) if job.micro_batches == 1 else 0.0
         # A pipeline's backward passes leave gathered what they have used, till the next forward pass lets go of it.
-        gathered = 4 * self.held if job.zero_stage == 3 and job.pipeline > 1 else self.gathered(True)
+        gathered = self.held_bytes if job.zero_stage == 3 and job.pipeline > 1 else self.gathered(True)
         return flying + head + others + self.working() + gathered
 
     def working(self) -> float:
@@ -170,9 +173,13 @@ class _Moments:
         """The last matrix's gradient is made beside its input's; then the input goes, and its two factors' gradients come."""
         job, one = self.job, self.job.dimensions
         wide, matrix = job.tokens * one.ffn / job.tensor * job.width, 0 if self.frozen else one.hidden * one.ffn / job.tensor
-        kept = job.lora is None or "down_proj" in job.lora.used
+        kept = job.lora is None or ("down_proj" in job.lora.used and not job.lora.dropout)
         stays = 4 * matrix if job.micro_batches == 1 else 0  # else it is added to the one before
-        return max(wide + matrix * (6 if self.mixed else 4), (3 - kept) * wide + stays)
+        made_wide = self.quantised * one.hidden * one.ffn / job.tensor * (6 if self.mixed else 4)
+        gone = 0.0
+        if job.lora is not None and job.lora.lengths and "down_proj" in job.lora.used:  # what it kept to learn the lengths by
+            gone = job.tokens * one.hidden * job.width
+        return made_wide - gone + max(wide + matrix * (6 if self.mixed else 4), (3 - kept) * wide + stays)
 
     def reduction(self) -> float:
         """The buffer in which the layer before is reduced; in a pipeline when the last micro-batch alone is left."""

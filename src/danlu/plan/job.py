@@ -134,8 +134,17 @@ class Lora:
     """For each layer the matrices that have an adapter, such as q_proj."""
     dropout: bool = True
     """The adapters' input passes a dropout."""
+    lengths: bool = False
+    """The lengths of the rows of adapted matrices are trained, too (DoRA, Liu et al. 2024)."""
     base_bits: float = 16
     """Width of the frozen linear weights, scales included; below 16 they are quantised (Dettmers et al. 2023)."""
+    other_bits: float | None = None
+    """Width of frozen weights outside the layers; None: of the head as of linear ones, of the rest 16 or an activation's."""
+
+    @property
+    def quantised(self) -> bool:
+        """Whether frozen matrices are made wide wherever they are used."""
+        return self.base_bits < 16
 
     @cached_property
     def used(self) -> frozenset[str]:
@@ -316,11 +325,22 @@ class Job:
 
 
 def adapters(recipe: Recipe, shape: ModelShape) -> Lora | None:
-    """Those that a recipe asks for; danlu keeps the frozen weights in FP32."""
+    """Those that a recipe asks for; danlu keeps the frozen weights in FP32, or in the layers as int8 with an FP32 scale a row."""
     settings = recipe.train.lora
     if settings is None:
         return None
-    return Lora(settings.rank, adapted(shape, settings.targets), dropout=False, base_bits=32)
+    bits = 32.0
+    if settings.base == "int8":
+        sizes = Dimensions.from_shape(shape).matrices.values()
+        bits = 8 + 32 * sum(outputs for outputs, _ in sizes) / sum(outputs * inputs for outputs, inputs in sizes)
+    return Lora(
+        settings.rank,
+        adapted(shape, settings.targets),
+        dropout=settings.dropout > 0,
+        lengths=settings.dora,
+        base_bits=bits,
+        other_bits=32,
+    )
 
 
 def masks(recipe: Recipe, shape: ModelShape) -> int:
@@ -332,7 +352,7 @@ def masks(recipe: Recipe, shape: ModelShape) -> int:
 
 def second(recipe: Recipe, shape: ModelShape) -> Second | None:
     """The model that an objective needs beside the trained one; reads a teacher's config.json. UserError: there is none."""
-    if recipe.train.objective == "distill" and recipe.train.distill is not None:
+    if recipe.train.objective == "distill" and recipe.train.distill is not None and recipe.train.distill.cache is None:
         return Second(Dimensions.from_shape(teacher_shape(recipe, shape)))
     if recipe.train.objective == "dpo":
         return Second(Dimensions.from_shape(shape), apart=recipe.train.lora is None, beside=False)

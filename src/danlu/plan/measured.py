@@ -80,6 +80,9 @@ class Share(_Part):
     operators: dict[str, dict[Precision, Both]] = Field(description="By elements.")
     collectives: dict[str, Curve] = Field(default={}, description="By bytes of the whole tensor, among all the processes.")
     fixed: dict[str, dict[Precision, Fixed]]
+    slowdown: dict[Precision, float] = Field(
+        default={}, description="Of a whole step of a model over the sum of its parts, each of which was the quickest of many."
+    )
 
 
 def share(shares: tuple[Share, ...], processes: int) -> Share:

@@ -197,7 +197,7 @@ def _half_copies(job: Job, passes: float, layers: int) -> tuple[float, float, fl
     one = job.dimensions
     layer = 2 * (one.attention_parameters + one.mlp_parameters) / job.tensor
     if job.lora is not None:
-        layer += 2 * adapter_parameters(job, job.lora.used)
+        layer = layer * (not job.lora.quantised) + 2 * adapter_parameters(job, job.lora.used)
     if job.recompute == "none":
         return passes * layer, 0.0, 0.0
     again = 1 / job.recompute_every
@@ -221,10 +221,12 @@ def _loss_bytes(job: Job) -> float:
 
 
 def _frozen_bytes(job: Job, rank: int, held: float) -> float:
-    """Base weights under adapters: the matrices in their own width, embedding and norms in 16 bit at least."""
+    """Base weights under adapters: the matrices in their own width, the others as `Lora.other_bits` says."""
     assert job.lora is not None
     one = job.dimensions
     matrices = sum(job.stages[rank]) * (one.attention_parameters + one.mlp_parameters) / job.tensor
+    if job.lora.other_bits is not None:
+        return (matrices * job.lora.base_bits + (held - matrices) * job.lora.other_bits) / 8
     if rank == job.pipeline - 1 and not one.tied_embeddings:
         matrices += one.table / job.tensor
     return matrices * job.lora.base_bits / 8 + (held - matrices) * max(job.width, job.lora.base_bits / 8)

@@ -101,10 +101,10 @@ def _adapters(job: Job, shards: int) -> tuple[float, ...]:
 def adapter_parameters(job: Job, kinds: Iterable[str], shards: int = 1) -> float:
     """Of one layer with adapters at these matrices: one matrix from the input to the rank, one from there to the output."""
     assert job.lora is not None
-    rank = job.lora.rank
+    rank, wide = job.lora.rank, job.lora.rank + job.lora.lengths
     if shards == 1:
-        return rank * sum(outputs + inputs for outputs, inputs in adapter_sizes(job, kinds))
-    return sum(ceil(rank / shards) * inputs + ceil(outputs / shards) * rank for outputs, inputs in adapter_sizes(job, kinds))
+        return sum(outputs * wide + inputs * rank for outputs, inputs in adapter_sizes(job, kinds))
+    return sum(ceil(outputs / shards) * wide + ceil(rank / shards) * inputs for outputs, inputs in adapter_sizes(job, kinds))
 
 
 def adapter_sizes(job: Job, kinds: Iterable[str]) -> list[tuple[float, float]]:

@@ -35,6 +35,8 @@ def layouts(request: Request, hardware: Hardware, devices: int, precision: str) 
     for tensor in _open(request, "tensor", divisors(devices)):
         if devices % tensor or not _splits(request, hardware, tensor):
             continue
+        if request.compile and tensor > 1 and not offered.compiled_splits:
+            continue
         for pipeline in _open(request, "pipeline", divisors(devices // tensor)):
             data, rest = divmod(devices, tensor * pipeline)
             if (
@@ -69,7 +71,8 @@ def _variants(request: Request, basis: dict[str, Any]) -> Iterator[dict[str, Any
     """ZeRO stages, sequence parallelism and schedules that go with the degrees."""
     offered = request.offered
     stages = [0] if basis["data"] == 1 else [0, 1, 3] if basis["pipeline"] > 1 else [0, 1, 2, 3]
-    stages = [stage for stage in stages if stage in offered.zero_stages]
+    unsplit = request.compile and not offered.compiled_splits
+    stages = [stage for stage in stages if stage in offered.zero_stages and not (unsplit and stage == 3)]
     splits_sequence = offered.sequence_parallel and basis["tensor"] > 1 and request.sequence % basis["tensor"] == 0
     for zero in _open(request, "zero_stage", stages):
         for sequence_parallel in _open(request, "sequence_parallel", [False, True] if splits_sequence else [False]):

@@ -129,6 +129,7 @@ def _with_second(parts: _Parts, job: Job, second: Dimensions) -> _Parts:
 
 def _measured(job: Job, hardware: Hardware, profile: Profile) -> _Parts:
     """From curves. Communication of the layers is not hidden."""
+    slow = profile.share.slowdown.get(profile.precision, 1.0)
     layer, fixed, (exchange, exchange_back), ends = profile.layer(), profile.fixed(), profile.exchange(), profile.ends()
     calls = fixed.layer * FORWARD_CALLS, fixed.layer * (1 - FORWARD_CALLS)
     again = _recomputed(job, layer.forward + calls[0], layer.linear, layer.attention, layer.elementwise + calls[0], exchange)
@@ -149,7 +150,15 @@ def _measured(job: Job, hardware: Hardware, profile: Profile) -> _Parts:
     tensor = deepest * (exchange + exchange_back) + sum(ends)
     update = fixed.step + deepest * fixed.step_layer
     update += profile.optimizer() if job.offload == "none" else 0.0
-    return _Parts(forwards, backwards, tensor, profile.send(), profile.data(), update, _offload(job, hardware))
+    return _Parts(
+        [slow * each for each in forwards],
+        [slow * each for each in backwards],
+        slow * tensor,
+        slow * profile.send(),
+        slow * profile.data(),
+        slow * update,
+        _offload(job, hardware),
+    )
 
 
 def _pipelined(job: Job, forward: Sequence[float], backward: Sequence[float], send: float) -> float:

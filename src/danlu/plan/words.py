@@ -22,7 +22,8 @@ def techniques(job: Job) -> str:
     """Such as ``bf16, micro-batch 2 x 16, selective recompute, optimizer on the host``."""
     parts = [job.precision, f"micro-batch {job.micro_batch} x {job.micro_batches}"]
     if job.lora is not None:
-        parts.insert(0, f"LoRA of rank {job.lora.rank:g}")
+        over = f" over {job.lora.base_bits:.0f} bits" if job.lora.quantised else ""
+        parts.insert(0, f"{'DoRA' if job.lora.lengths else 'LoRA'} of rank {job.lora.rank:g}{over}")
     if job.recompute != "none":
         parts.append(recompute(job))
     if job.offload != "none":

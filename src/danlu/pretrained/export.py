@@ -47,9 +47,6 @@ def export_adapter(trained: Trained, folder: Path, replace: bool) -> Path:
     """Write a folder as PEFT has it. UserError: it exists, or the run has no adapter. DanluError: the disk is full."""
     if trained.recipe.train.lora is None:
         raise UserError("the run has no adapter (train.lora is null); export it in another format")
-    from danlu.engines.torch.engine import TorchEngine
-
-    assert isinstance(trained.engine, TorchEngine), "no other engine has adapters"
     with written(folder, replace, ADAPTER) as partial:
         trained.engine.export_adapter(partial)
     return folder

@@ -57,6 +57,12 @@ def _objective(recipe: Recipe) -> list[Problem]:
     if name in BESIDE and recipe.parallel.pipeline > 1:
         text = f"{recipe.parallel.pipeline} has no place yet for the second model of {name}; give 1, and data or tensor ranks"
         problems.append(Problem(("parallel", "pipeline"), text))
+    if name == "distill" and train.distill is not None and train.distill.on_policy:
+        others = {"train.distill.cache": train.distill.cache is not None, "train.compile": train.compile}
+        others["parallel.sequence_parallel"] = recipe.parallel.sequence_parallel
+        for other in (field for field, there in others.items() if there):
+            text = f"{train.distill.on_policy:g} has the model write token by token, which goes with no {other}; leave one out"
+            problems.append(Problem(("train", "distill", "on_policy"), text))
     if name == "dpo" and recipe.model.hugging_face is None:
         problems.append(Problem(("train", "objective"), "dpo starts from a trained model; name it in model.hugging_face"))
     if name == "dpo" and not recipe.data.document_mask:
@@ -65,9 +71,13 @@ def _objective(recipe: Recipe) -> list[Problem]:
 
 
 def _adapters(recipe: Recipe) -> list[Problem]:
-    if recipe.train.lora is None or recipe.model.hugging_face is not None:
-        return []
-    return [Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face")]
+    lora, problems = recipe.train.lora, []
+    if lora is not None and recipe.model.hugging_face is None:
+        problems.append(Problem(("train", "lora"), "adapts a trained model; name it in model.hugging_face"))
+    if lora is not None and lora.base == "int8" and recipe.memory.offload_parameters != "none":
+        text = f"int8 weights cannot be offloaded to {recipe.memory.offload_parameters}; leave memory.offload_parameters out"
+        problems.append(Problem(("train", "lora", "base"), text))
+    return problems
 
 
 def _batch(recipe: Recipe) -> list[Problem]:

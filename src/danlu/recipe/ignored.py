@@ -36,6 +36,8 @@ def ignored(recipe: Recipe, device: str | None = None) -> list[str]:
         found += _changed("data.chat", data.chat, ["template", "supervise"], why)
     if train.objective != "distill":
         found += _changed("train", train, ["distill"], why)
+    if train.distill is not None and train.distill.cache is None:
+        found += _changed("train.distill", train.distill, ["top_k"], "train.distill.cache is null, so that nothing is kept")
     if train.objective != "dpo":
         found += _changed("train.dpo", train.dpo, ["beta", "label_smoothing"], why)
     if train.precision == "fp32":

@@ -22,6 +22,19 @@ class DistillSection(Section):
     cross_entropy: float = Field(
         0.5, ge=0, le=1, description="Share of the plain cross-entropy in the loss; the rest is temperature^2 x divergence."
     )
+    on_policy: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the samples of which only the first half is given; the model draws the second half itself, and the "
+        "teacher judges that.",
+    )
+    cache: str | None = Field(
+        None,
+        description="Folder for the teacher's likeliest tokens at every place of the data: it is asked for them once, before "
+        "training, which then needs no teacher; null: it runs beside the model.",
+    )
+    top_k: int = Field(64, ge=1, le=65_535, description="Tokens of a place that the cache keeps; all others are kept as one.")
     samples: Literal["text", "conversations"] = Field(
         "text", description="What data.sources hold: plain text, as in pre-training, or conversations, as in sft."
     )

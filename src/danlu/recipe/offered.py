@@ -23,10 +23,13 @@ class Offered:
     recomputes: tuple[str, ...] = ("none", "selective", "full")
     offload: bool = True
     """Of moments and parameters."""
-    lora: bool = True
+    adapters: tuple[str, ...] = ("base", "dropout", "dora")
+    """Fields of train.lora that may be other than their default."""
     objectives: tuple[str, ...] = ("pretrain", "sft", "distill", "dpo")
     compiled_layouts: bool = True
     """Compilation in several processes."""
+    compiled_splits: bool = True
+    """Compilation of layers that tensor parallelism or ZeRO 3 splits."""
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
     """With matrix products on a CPU."""
     meter: bool = True
@@ -46,9 +49,9 @@ OFFERED = {
         interleaved_from=3,
         recomputes=("none", "full"),
         offload=False,
-        lora=False,
+        adapters=(),
         objectives=("pretrain", "sft"),
-        compiled_layouts=False,
+        compiled_splits=False,
         cpu_precisions=("fp32",),
         meter=False,
         compiled_profiles=False,
@@ -64,7 +67,13 @@ def of(recipe: Recipe) -> Offered:
     if recipe.parallel.api == "fleet":
         return offered
     return replace(
-        offered, pipelines=False, zero_stages=(0, 1, 2), schedules=("1f1b",), sequence_parallel=False, amp_levels=("O1",)
+        offered,
+        pipelines=False,
+        zero_stages=(0, 1, 2),
+        schedules=("1f1b",),
+        sequence_parallel=False,
+        amp_levels=("O1",),
+        compiled_layouts=False,
     )
 
 
@@ -84,11 +93,12 @@ def check(recipe: Recipe) -> None:
         "parallel.sequence_parallel: true": parallel.sequence_parallel and not offered.sequence_parallel,
         f"parallel.schedule: {parallel.schedule}": parallel.schedule not in offered.schedules,
         "train.compile: true in several processes": train.compile and parallel.processes > 1 and not offered.compiled_layouts,
+        "train.compile: true with parallel.tensor": train.compile and parallel.tensor > 1 and not offered.compiled_splits,
+        "train.compile: true with zero_stage 3": train.compile and parallel.zero_stage == 3 and not offered.compiled_splits,
         f"memory.recompute: {memory.recompute}": memory.recompute not in offered.recomputes,
         f"memory.offload_optimizer: {memory.offload_optimizer}": memory.offload_optimizer != "none" and not offered.offload,
         f"memory.offload_parameters: {memory.offload_parameters}": memory.offload_parameters != "none" and not offered.offload,
         f"train.objective: {train.objective}": train.objective not in offered.objectives,
-        "train.lora": train.lora is not None and not offered.lora,
         "watch.memory: true": recipe.watch.memory and not offered.meter,
         f"watch.profile: {recipe.watch.profile} with train.compile": recipe.watch.profile is not None
         and train.compile
@@ -100,6 +110,10 @@ def check(recipe: Recipe) -> None:
     for field, there in found.items():
         if there:
             raise UserError(f"{field} is not part of {whose} yet; use {other}, or leave it out")
+    if train.lora is not None:
+        for field in sorted(set(Offered.adapters) - set(offered.adapters)):
+            if (value := getattr(train.lora, field)) != type(train.lora).model_fields[field].default:
+                raise UserError(f"train.lora.{field}: {value} is not part of {whose} yet; use {other}, or leave it out")
     least = offered.interleaved_from
     if parallel.schedule == "interleaved" and parallel.pipeline < least:
         raise UserError(

@@ -54,6 +54,13 @@ class LoraSection(Section):
         min_length=1,
         description="Matrices that get one: patterns for a name such as `model.layers.0.self_attn.q_proj`, or for its last part.",
     )
+    base: Literal["fp32", "int8"] = Field(
+        "fp32", description="How the layers' frozen matrices are kept: int8 rounds each, with a scale for each row (QLoRA)."
+    )
+    dropout: float = Field(0.0, ge=0, le=0.9, description="Share of the entries that training zeroes in an adapter's input.")
+    dora: bool = Field(
+        False, description="Also train the length of every row of an adapted matrix, which then keeps only its direction (DoRA)."
+    )
 
 
 class TrainSection(Section):
@@ -99,6 +106,11 @@ class TrainSection(Section):
     non_finite_limit: int = Field(
         3, gt=0, description="Non-finite steps in a row (each is skipped) that stop the run.", json_schema_extra=RESUMABLE
     )
+
+    @property
+    def drops(self) -> bool:
+        """Whether training zeroes entries at random."""
+        return self.dropout > 0 or (self.lora is not None and self.lora.dropout > 0)
 
     @property
     def samples(self) -> Samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from danlu.compress import stored
-from danlu.compress.stored import Scheme
+from danlu.compress.plan import Scheme
 from danlu.errors import UserError
 from danlu.model.shape import ModelShape
 from danlu.serve.executor import BLOCK, Executor
@@ -14,8 +14,8 @@ from danlu.serve.executor import BLOCK, Executor
 def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, device: str) -> Executor:
     """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device.
 
-    8-bit weights and activations are computed as such on a CPU that can. Elsewhere, and where activations are not to be rounded,
-    the weights are the float32 numbers that they stand for.
+    8-bit weights and activations are computed as such on a CPU that can. Elsewhere, where activations are not to be rounded, and
+    where some matrices are not of 8 bits, the weights are the float32 numbers that they stand for.
     """
     import torch
 
@@ -29,8 +29,8 @@ def load(shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, de
     blocks = -(-cache_tokens // BLOCK)
     if scheme == "plain":
         return TorchExecutor(shape, load_weights(shape, weights, device), blocks)
-    arrays = stored.read(shape, weights)
-    if scheme == "w8a8" and device == "cpu" and _has_instructions():
+    arrays = stored.read(shape, weights, scheme)
+    if scheme == "w8a8" and device == "cpu" and stored.by_rows(arrays) and _has_instructions():
         from danlu.serve.int8.executor import Int8Executor
 
         return Int8Executor(shape, arrays, blocks)

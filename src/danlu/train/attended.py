@@ -60,7 +60,7 @@ class Attendant:
         self.weights = Weights(shape)
         few = recipe.train.global_batch if recipe.parallel.pipeline > 1 else 2 * recipe.parallel.data
         few = min(few, recipe.train.global_batch)
-        exact = recipe.train.dropout == 0 and recipe.train.of_tokens
+        exact = not recipe.train.drops and recipe.train.of_tokens
         self.probe = Probe(engine, few, shape.max_sequence_length, recipe.data.document_mask, exact)
         self.accumulation = Accumulation(engine, recipe)
         self.interval = interval(few, recipe.train.global_batch, PASSES if self.accumulation.asked else 0)

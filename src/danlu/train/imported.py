@@ -37,6 +37,8 @@ def check_teacher(recipe: Recipe, prepared: Prepared) -> None:
     if recipe.train.objective != "distill" or recipe.train.distill is None:
         return
     folder = Path(recipe.train.distill.teacher).expanduser()
+    if recipe.train.distill.cache is not None and not folder.exists():
+        return  # its answers tell in which tokens they are
     if not (folder / FILE).is_file():
         raise UserError(f"train.distill.teacher: {folder} has no {FILE}, so that nothing says what its tokens are; put it there")
     if sha256(folder / FILE) == sha256(prepared.tokenizer_path):

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from danlu import heartbeat
-from danlu.data.batches import TrainingBatches
 from danlu.data.prepared import Prepared
 from danlu.doctor import show
 from danlu.doctor.finding import Finding
 from danlu.engines.base import LOSS_SCALE_OVERFLOW, NOTHING_SUPERVISED, Batch, Engine, StepResult
 from danlu.errors import Interrupted, RunStopped, UserError
-from danlu.model.counts import flops_per_token
 from danlu.model.shape import ModelShape
 from danlu.plural import many
 from danlu.recipe import Recipe
-from danlu.train import audited, checkpoint, replicas, treatment
+from danlu.train import audited, checkpoint, replicas, taught, treatment
 from danlu.train.attended import Attendant
 from danlu.train.continuation import Prompts
 from danlu.train.figures import figures
@@ -92,20 +90,13 @@ class _Session:
         self.folder, self.checkpoints = folder, folder / "checkpoints"
         self.live, self.recorder, self.interrupt = live, recorder, interrupt
         self.position = Position()
-        self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint)
+        answers = taught.required(recipe, prepared)
+        self.second = taught.second(recipe, answers)
+        self.saves = Saves(recipe, engine, self.checkpoints, prepared.fingerprint, self.second)
         self.warnings: list[str] = []
         self.metered: int | None = None
         """Steps done before the one that is metered."""
-        self.source = TrainingBatches(
-            prepared.train,
-            sequence_length=recipe.data.sequence_length,
-            global_batch=recipe.train.global_batch,
-            micro_batch=recipe.micro_batch,
-            document_mask=recipe.data.document_mask,
-            seed=recipe.train.seed,
-            rank=engine.data_rank,
-            world_size=recipe.parallel.data,
-        )
+        self.source = taught.batches(recipe, prepared, engine.data_rank, recipe.parallel.data, beside=answers)
         self.attendant = Attendant(recipe, shape, engine, prepared)
         whole = self.source if recipe.parallel.data == 1 else self.source.whole()
         self.retained = Retained(recipe, engine, prepared)
@@ -117,7 +108,7 @@ class _Session:
         self.done_before: set[str] = set()
         """What was done since the start; the first time takes longer."""
         self.step_tokens = recipe.train.global_batch * recipe.data.sequence_length
-        self.flops = flops_per_token(shape, recipe.data.sequence_length)
+        self.flops = taught.flops_a_token(recipe, shape)
 
     def restore(self) -> str | None:
         """Draw or import the first weights, or continue where the newest good checkpoint stands; return what to record of it."""
@@ -139,6 +130,7 @@ class _Session:
                 f"{found.path} was trained on other data than {self.prepared.folder} holds; "
                 "delete the checkpoints to train from the start, or bring the data back"
             )
+        taught.check_second(self.recipe, found.path, found.state.get("second"), self.second)
         self.engine.load(found.path, found.state["engine"])
         self.position = Position(**found.state["position"])
         self.saves.begun = self.saves.complete = found.step

@@ -14,9 +14,9 @@ from danlu.train.saver import Saved, Saver
 class Saves:
     """A run's checkpoints. All processes of a layout call the same methods at the same steps."""
 
-    def __init__(self, recipe: Recipe, engine: Engine, folder: Path, data: str) -> None:
-        """``data`` is the fingerprint of what is trained on."""
-        self.steps, self.keep, self.data = recipe.train.steps, recipe.checkpoint.keep, data
+    def __init__(self, recipe: Recipe, engine: Engine, folder: Path, data: str, second: str | None) -> None:
+        """The fingerprints of what is trained on, and of a second model in the loss."""
+        self.steps, self.keep, self.origin = recipe.train.steps, recipe.checkpoint.keep, {"data": data, "second": second}
         self.saver = Saver(engine, folder)
         self.begun: int | None = None
         """Step of the newest checkpoint, even if it is not complete yet; None where there is none of the present weights."""
@@ -37,7 +37,7 @@ class Saves:
         """
         self.changed, self.begun = False, position.step
         keep = None if position.non_finite else self.keep
-        self.saver.begin(position.step, {"position": asdict(position), "data": self.data}, keep, background)
+        self.saver.begin(position.step, {"position": asdict(position), **self.origin}, keep, background)
 
     def finish(self, wait: bool) -> Saved | None:
         """As `Saver.finish`."""

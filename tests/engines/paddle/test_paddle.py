@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from danlu.engines.torch.dropout import Dropout
+from danlu.engines.torch.dropout import Dropout, Keys
 from danlu.engines.torch.engine import TorchEngine
 from danlu.model.families import to_hugging_face
 from danlu.model.shape import ModelShape
@@ -64,6 +64,7 @@ TRAINED = {
     "dropped": ["train.dropout=0.2"],
     "recomputed, dropped": ["memory.recompute=full", "memory.recompute_every=2", "train.dropout=0.2"],
     "compiled": ["train.compile=true"],
+    "compiled, dropped": ["train.compile=true", "train.dropout=0.2"],
     "clipped": ["train.optimizer.gradient_clipping=0.05"],
     "maximal update": ["model.mup={base_hidden_size: 12}"],
 }
@@ -74,6 +75,9 @@ OBSERVED: dict[str, tuple[dict[str, Any], list[str]]] = {
         [*TRAINED["accumulated"], *TRAINED["recomputed"]],
     ),
 }
+LORA = ["model={hugging_face: x}", "data.tokenizer={path: x}", "train.lora={rank: 4, alpha: 6}"]
+ADAPTED = {"family": "qwen2", "layers": 2, "qkv_bias": True, "tied_embeddings": True}
+LORA_STEPS, LORA_RATE = 30, 1e-2
 SAMPLINGS = {
     "greedy": {"max_tokens": 30, "temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 0},
     "drawn": {"max_tokens": 30, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 3},
@@ -130,6 +134,28 @@ def randomised(shape: ModelShape) -> TorchEngine:
     return engine
 
 
+def adapted(folder: Path) -> TorchEngine:
+    """A model with adapters, and biases beside them."""
+    engine = engine_of(shape_of(**ADAPTED), *LORA)
+    engine.import_weights(folder)
+    return engine
+
+
+def lora_job(job: Callable[..., Path]) -> None:
+    """From a model in a folder; in the middle stands the other engine's checkpoint."""
+    shape = shape_of(**ADAPTED)
+    given = batches(LORA_STEPS, 2)
+    folder = job("lora", shape, given | {"tokens": inputs(masked=False)["tokens"]})
+    randomised(shape).export_weights(folder, "fp32")
+    engine = adapted(folder)
+    for step in range(LORA_STEPS // 2):
+        engine.train_step({key: torch.tensor(array[step]) for key, array in given.items()}, LORA_RATE)
+    (folder / "theirs").mkdir()
+    state = engine.save(folder / "theirs")
+    fields = {"do": "lora", "overrides": LORA, "steps": LORA_STEPS, "moves": LORA_STEPS // 2, "rate": LORA_RATE, "state": state}
+    (folder / "job.json").write_text(json.dumps({"shape": shape.model_dump(mode="json"), **fields}))
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     """Outcome of a job by its name."""
@@ -160,6 +186,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
     job("amp", shape_of(layers=2), batches(6, 4), do="amp", overrides=[*TRAINED["accumulated"], *level], steps=6, rate=1e-2)
     job("masters", shape_of(layers=1, qkv_bias=True), do="masters")
     job("profile", shape_of(layers=2, qkv_bias=True), batches(4, 2), do="profile", overrides=TRAINED["accumulated"], rate=1e-2)
+    lora_job(job)
     job("reload", shape_of(layers=2), batches(4), do="reload", rate=1e-2)
     job("load", shape_of(), do="load")
     job("device", shape_of(), do="device")
@@ -239,6 +266,58 @@ def test_steps_are_those_of_torch(name: str, outcomes: Callable[[str], Outcome])
         close(end[key].numpy(), tensor, 1e-3)
 
 
+def test_adapters_train_as_with_torch(outcomes: Callable[[str], Outcome], tmp_path: Path) -> None:
+    """30 steps, the last half of them from either engine's checkpoint; and the base stays."""
+    outcome = outcomes("lora")
+    engine = adapted(outcome.folder)
+    given = {key: torch.tensor(array) for key, array in batches(LORA_STEPS, 2).items()}
+    results = [engine.train_step({key: array[step] for key, array in given.items()}, LORA_RATE) for step in range(LORA_STEPS)]
+    expected = np.array([(result.loss, result.gradient_norm) for result in results])
+    np.testing.assert_allclose(outcome.out["curve"][:, 0], expected[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(outcome.out["curve"][:, 1], expected[:, 1], rtol=1e-3)
+    half = LORA_STEPS // 2
+    assert np.array_equal(outcome.out["own"], outcome.out["curve"][half:])
+    np.testing.assert_allclose(outcome.out["other"], expected[half:], rtol=1e-3)
+    assert np.array_equal(outcome.out["recomputed"], outcome.out["curve"][:3])
+    np.testing.assert_allclose(outcome.out["compiled"], outcome.out["curve"][:3], rtol=1e-4)
+    entries = sum(parameter.numel() for parameter in engine.trained.values())
+    assert outcome.out["held"].tolist() == [engine.held_bytes()["parameters"], 2 * 4 * entries]
+    moved = adapted(outcome.folder)
+    moved.load(outcome.folder / "end", {"scaler": {}})
+    again = [
+        moved.train_step({key: array[step] for key, array in given.items()}, LORA_RATE).loss for step in range(half, LORA_STEPS)
+    ]
+    np.testing.assert_allclose(again, outcome.out["curve"][half:, 0], rtol=1e-4)
+    engine.export_adapter(tmp_path)
+    theirs, own = (load_file(place / "adapter_model.safetensors") for place in (outcome.folder / "adapter", tmp_path))
+    assert theirs.keys() == own.keys() and len(own) == 2 * 2 * 7
+    for name, tensor in own.items():
+        close(theirs[name].numpy(), tensor, 1e-3)
+    configs = [json.loads((place / "adapter_config.json").read_text()) for place in (outcome.folder / "adapter", tmp_path)]
+    assert configs[0] == configs[1]
+    base, end = load_file(outcome.folder / "model.safetensors"), load_file(outcome.folder / "end" / "model.safetensors")
+    assert all(torch.equal(end[name], tensor) for name, tensor in base.items())
+
+
+def test_peft_computes_the_same_with_an_adapter_of_paddle(outcomes: Callable[[str], Outcome]) -> None:
+    """Beside the base, and merged into it."""
+    from peft import PeftModel
+
+    outcome = outcomes("lora")
+    config = to_hugging_face(shape_of(**ADAPTED), bos_token_id=None, eos_token_id=None)
+    for folder in (outcome.folder, outcome.folder / "again"):
+        (folder / "config.json").write_text(json.dumps(config))
+    tokens = torch.tensor(inputs(masked=False)["tokens"])
+    base = AutoModelForCausalLM.from_pretrained(outcome.folder, dtype=torch.float32)
+    merged = AutoModelForCausalLM.from_pretrained(outcome.folder / "again", dtype=torch.float32)
+    with torch.no_grad():
+        alone = base(tokens).logits
+        beside = PeftModel.from_pretrained(base, outcome.folder / "adapter").eval()(tokens).logits
+        close(outcome.out["logits"], beside, 1e-5)
+        close(outcome.out["logits"], merged(tokens).logits, 1e-5)
+    assert (alone - beside).abs().max() > 0.1
+
+
 def test_an_engine_goes_back_to_a_checkpoint_and_repeats_the_bits(outcomes: Callable[[str], Outcome]) -> None:
     out = outcomes("reload").out
     assert np.array_equal(out["again"], out["first"]) and not np.array_equal(out["first"][0], out["first"][1])
@@ -262,9 +341,11 @@ def test_techniques_train_the_same_model(outcomes: Callable[[str], Outcome]) -> 
     """Recomputation gives the same bits, a compiled graph the same loss within 1e-4, and dropout another one."""
     plain = outcomes("train plain").out["results"]
     assert np.array_equal(outcomes("train recomputed").out["results"], plain)
-    assert np.array_equal(outcomes("train recomputed, dropped").out["results"], outcomes("train dropped").out["results"])
+    dropped = outcomes("train dropped").out["results"]
+    assert np.array_equal(outcomes("train recomputed, dropped").out["results"], dropped)
     np.testing.assert_allclose(outcomes("train compiled").out["results"], plain, rtol=1e-4)
-    assert np.abs(outcomes("train dropped").out["results"] - plain).max() > 1e-2
+    np.testing.assert_allclose(outcomes("train compiled, dropped").out["results"], dropped, rtol=1e-4)
+    assert np.abs(dropped - plain).max() > 1e-2
 
 
 @pytest.mark.parametrize("name", OBSERVED)
@@ -331,9 +412,8 @@ def test_a_profile_tells_operators_with_their_shapes_and_work(outcomes: Callable
 
 
 def test_dropout_masks_are_those_of_torch(outcomes: Callable[[str], Outcome]) -> None:
-    dropout = Dropout(0.3, 2**62 + 1)
-    keys = dropout.keys(torch.tensor([0, 5, 2**40]), 7, 3)
-    expected = np.stack([dropout.keep(keys, half, 18).numpy() for half in (0, 1)])
+    keys = Keys(2**62 + 1)(torch.tensor([0, 5, 2**40]), 7, 3)
+    expected = np.stack([Dropout(0.3).keep(keys, first, 18).numpy() for first in (0, 20)])  # of either half
     assert 0.6 < expected.mean() < 0.8
     assert np.array_equal(outcomes("dropout").out["keep"], expected)
 

@@ -22,8 +22,9 @@ from danlu.engines.base import Sampling
 from danlu.engines.paddle import engine as engines
 from danlu.engines.paddle import statistics
 from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.device import device_for
 from danlu.engines.paddle.dropout import Dropout
-from danlu.engines.paddle.engine import PaddleEngine, _device, paddle
+from danlu.engines.paddle.engine import PaddleEngine, paddle
 from danlu.engines.paddle.gpus import gpus
 from danlu.engines.paddle.masters import Masters
 from danlu.engines.paddle.pieces import turned
@@ -76,6 +77,41 @@ def train(folder: Path, job: dict[str, Any]) -> Arrays:
     return {"results": np.array(results), "alone": np.array(alone)} | sampled | in_force
 
 
+def lora(folder: Path, job: dict[str, Any]) -> Arrays:
+    """Steps with adapters; their last ones again from a checkpoint of its own and of the other engine's; what is exported."""
+    given = dict(np.load(folder / "in.npz"))
+    tokens = paddle.to_tensor(given.pop("tokens"))
+
+    def steps(engine: PaddleEngine, numbers: range) -> list[tuple[float, float]]:
+        results = [engine.train_step({name: array[step] for name, array in given.items()}, job["rate"]) for step in numbers]
+        return [(result.loss, result.gradient_norm) for result in results]
+
+    def started(*overrides: str) -> PaddleEngine:
+        engine = engine_of({**job, "overrides": [*job["overrides"], *overrides]})
+        engine.import_weights(folder)
+        return engine
+
+    engine = started()
+    curve = steps(engine, range(job["moves"]))
+    state = engine.save(folder / "end")
+    curve += steps(engine, last := range(job["moves"], job["steps"]))
+    engine.export_weights(folder / "again", "fp32")
+    (folder / "adapter").mkdir()
+    engine.export_adapter(folder / "adapter")
+    found: Arrays = {
+        "curve": np.array(curve),
+        "logits": engine.model(tokens).numpy(),
+        "held": np.array([*engine.held_bytes().values()]),
+    }
+    for name, place, told in (("own", "end", state), ("other", "theirs", job["state"])):
+        moved = started()
+        moved.load(folder / place, told)
+        found[name] = np.array(steps(moved, last))
+    for name, override in {"recomputed": "memory.recompute=full", "compiled": "train.compile=true"}.items():
+        found[name] = np.array(steps(started(override), range(3)))
+    return found
+
+
 def reload(folder: Path, job: dict[str, Any]) -> Arrays:
     """Two steps, and the same again from a snapshot of before them, in the same engine."""
     engine = engine_of(job)
@@ -102,7 +138,7 @@ def amp(folder: Path, job: dict[str, Any]) -> Arrays:
         return honest(models, **options)
 
     with (
-        patch.object(engines, "_device", lambda _: "cpu"),
+        patch.object(engines, "device_for", lambda _: "cpu"),
         patch.object(PaddleEngine, "_autocast", lambda _: nullcontext()),
         patch.object(paddle.amp, "decorate", decorate),
     ):
@@ -225,7 +261,7 @@ def device(folder: Path, job: dict[str, Any]) -> Arrays:
     ):
         found = gpus()
         assert found is not None
-        return {"device": np.array(_device(recipe)), "gpus": np.array([*map(str, dataclasses.astuple(found))])}
+        return {"device": np.array(device_for(recipe)), "gpus": np.array([*map(str, dataclasses.astuple(found))])}
 
 
 def main(root: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from danlu.engines.torch.dropout import Dropout
+from danlu.engines.torch.dropout import Dropout, Keys, elsewhere
 from danlu.engines.torch.engine import TorchEngine
 
 EngineOf = Callable[..., TorchEngine]
@@ -20,10 +20,10 @@ SIGMAS = 5.0
 """A right mask fails one in two million such looks; all inputs are fixed, so that the tests do not flicker."""
 
 
-def mask(seed: int = 0, first: int = 0, layer: int = 1, half: int = 0, rate: float = 0.1, d: int = D) -> Tensor:
+def mask(seed: int = 0, step: int = 0, layer: int = 1, place: int = 0, channel: int = 0, rate: float = 0.1, d: int = D) -> Tensor:
     """(B, T, d) of 0 and 1."""
-    dropout = Dropout(rate, seed)
-    return dropout.keep(dropout.keys(torch.arange(first, first + B), T, layer), half, d).double()
+    keys = elsewhere(Keys(seed)(step * B + torch.arange(B), T, layer), place)
+    return Dropout(rate).keep(keys, channel, d).double()
 
 
 def chi_square(counts: Tensor, expected: Tensor) -> float:
@@ -68,8 +68,8 @@ def correlation(left: Tensor, right: Tensor) -> float:
 
 @pytest.mark.parametrize(
     "other",
-    [{"seed": 1}, {"half": 1}, {"layer": 2}, {"first": B}, {"first": 1000 * B}],
-    ids=["seed", "other half", "next layer", "next step", "later step"],
+    [{"seed": 1}, {"channel": D}, {"place": 1}, {"place": 2}, {"layer": 2}, {"step": 1}, {"step": 1000}],
+    ids=["seed", "other half", "place", "next place", "next layer", "next step", "later step"],
 )
 def test_masks_of_other_seeds_layers_and_steps_are_independent(other: dict[str, int]) -> None:
     assert correlation(mask(rate=0.5), mask(rate=0.5, **other)) < SIGMAS
@@ -91,21 +91,20 @@ def test_pairs_of_channels_fall_as_often_as_chance_has_it() -> None:
 
 
 def test_any_width_and_any_part() -> None:
-    """A narrower stream has the first channels of a wider; a part of the sequence has its columns of the whole."""
+    """Some channels have those of the whole, and so has a part of the sequence."""
     assert torch.equal(mask(d=95), mask(d=96)[..., :95])
-    whole = Dropout(0.3, 7)
-    parts = [Dropout(0.3, 7, part) for part in range(4)]
-    samples = torch.arange(B)
-    pieces = [part.keep(part.keys(samples, T // 4, 5), 1, D) for part in parts]
-    assert torch.equal(torch.cat(pieces, 1), whole.keep(whole.keys(samples, T, 5), 1, D))
+    assert torch.equal(torch.cat([mask(channel=first, d=19) for first in range(0, 95, 19)], -1), mask(d=95))
+    x, keys = torch.ones(B, T, D), Keys(7)(torch.arange(B), T, 5)
+    pieces = [Dropout(0.3, part)(x[:, : T // 4], keys, 1) for part in range(4)]
+    assert torch.equal(torch.cat(pieces, 1), Dropout(0.3)(x, keys, 1))
 
 
 def test_what_stays_is_scaled_up_and_so_is_its_gradient() -> None:
-    dropout = Dropout(0.25, 3)
+    dropout = Dropout(0.25)
     x = torch.randn(B, T, D, requires_grad=True)
-    keys = dropout.keys(torch.arange(B), T, 4)
+    keys = Keys(3)(torch.arange(B), T, 4)
     made = dropout(x, keys, 1)
-    factor = dropout.keep(keys, 1, D) * (1 / 0.75)
+    factor = dropout.keep(keys, D, D) * (1 / 0.75)
     torch.testing.assert_close(made, x.detach() * factor)
     made.sum().backward()
     torch.testing.assert_close(x.grad, factor.float())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from danlu.data.arrays import Array
 from danlu.data.curate.noise import Noise
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.tally import Distribution, Tally
+from danlu.data.dedup.groups import Groups
 
 
 class Fate(NamedTuple):
@@ -36,21 +38,28 @@ class Fate(NamedTuple):
         return found
 
 
-def fates(spools: Sequence[Spool], leader: Array | None) -> list[Fate]:
-    """leader: over all shards, the better copy of each document or -1; None: copies were not looked for."""
-    made = []
-    first = 0
-    for spool in spools:
-        copy = np.zeros(spool.documents, bool) if leader is None else leader[first : first + spool.documents] >= 0
-        made.append(Fate(spool.draws() > 0, copy, spool.left() >= 0))
-        first += spool.documents
-    return made
+@dataclass(frozen=True)
+class Fates:
+    """What becomes of the documents of all shards, told shard by shard as often as it is asked for, so that memory is of one."""
+
+    spools: Sequence[Spool]
+    found: Groups | None
+    """The copies; None: they were not looked for."""
+
+    def __iter__(self) -> Iterator[Fate]:
+        first = 0
+        for spool in self.spools:
+            copy = np.zeros(spool.documents, bool)
+            if self.found is not None:
+                copy[self.found.among(first, first + spool.documents)[0]] = True
+            yield Fate(spool.draws() > 0, copy, spool.left() >= 0)
+            first += spool.documents
 
 
 def account(
     sources: Sequence[int],
     spools: Sequence[Spool],
-    fate: Sequence[Fate],
+    fate: Iterable[Fate],
     noise: Noise | None,
     tally: Tally,
     names: Sequence[str],

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.account import Fate, fates
+from danlu.data.curate.account import Fates
 from danlu.data.curate.execute import Workers, each, in_order
 from danlu.data.curate.final import KEPT, NOISE, Copies, last_pass, noise_pass, texts_of
 from danlu.data.curate.noise import Count, Noise, Pool, draw
+from danlu.data.curate.places import Places
 from danlu.data.curate.shard import Shard
 from danlu.data.curate.spool import Spool
 from danlu.data.curate.tally import EXCERPT, Tally
@@ -30,7 +31,7 @@ class Finish:
 
     cut: Sequence[Shard]
     spools: Sequence[Spool]
-    fate: Sequence[Fate]
+    fate: Fates
     found: Groups | None
     """The copies; None when they were not looked for."""
     sketches: Sketches | None
@@ -47,7 +48,7 @@ class Finish:
         folder: Path,
         workers: Workers,
     ) -> Finish:
-        return cls(cut, spools, fates(spools, found and found.leader), found, sketches, folder, workers)
+        return cls(cut, spools, Fates(spools, found), found, sketches, folder, workers)
 
     def keep(self, tally: Tally) -> None:
         """Write what is kept for what it is, and what is rejected for good."""
@@ -59,9 +60,9 @@ class Finish:
         for shard, spool, one in zip(self.cut, self.spools, self.fate, strict=True):
             copies = Copies(np.empty(0, np.int64), np.empty(0, np.int64), [])
             if self.found is not None:
-                rows = np.flatnonzero(one.copy & ~one.soft)
-                leaders = self.found.leader[first + rows]
-                copies = Copies(rows, leaders, self._names(leaders))
+                rows, leaders = self.found.among(first, first + spool.documents)
+                hard = ~one.soft[rows]
+                copies = Copies(rows[hard], leaders[hard], self._names(leaders[hard]))
             yield last_pass, spool, shard.field, self.folder, first, copies, self.sketches
             first += spool.documents
 
@@ -87,15 +88,15 @@ class Finish:
         return np.cumsum([0, *(spool.documents for spool in self.spools)])
 
     @cached_property
-    def _stays(self) -> Array:
-        """How many of the documents before each are kept for what they are."""
-        return np.concatenate([[False], *(one.clean for one in self.fate)]).cumsum()
+    def _stays(self) -> Places:
+        """Those of the documents that are kept for what they are."""
+        return Places.of(one.clean for one in self.fate)
 
     def _names(self, documents: Array) -> list[str | None]:
         """File and line in the result of documents, by number, that are the best of their copies; None: it is not kept."""
         shard = np.searchsorted(self._firsts, documents, side="right") - 1
-        line = self._stays[documents] - self._stays[self._firsts[shard]] + 1
-        kept = self._stays[documents + 1] > self._stays[documents]
+        line = self._stays.before(documents) - self._stays.before(self._firsts[shard]) + 1
+        kept = self._stays.has(documents)
         return [
             f"{KEPT}/{self.cut[s].name}.jsonl:{n}" if stays else None
             for s, n, stays in zip(shard.tolist(), line.tolist(), kept.tolist(), strict=True)
@@ -105,9 +106,12 @@ class Finish:
         """The kept documents with the most copies."""
         if self.found is None:
             return []
-        soft = np.concatenate([one.soft for one in self.fate])
-        leaders, copies = np.unique(self.found.leader[(self.found.leader >= 0) & ~soft], return_counts=True)
-        kept = self._stays[leaders + 1] > self._stays[leaders]
+        found = []
+        for first, stop, one in zip(self._firsts, self._firsts[1:], self.fate, strict=False):
+            rows, leaders = self.found.among(first, stop)
+            found.append(leaders[~one.soft[rows]])
+        leaders, copies = np.unique(np.concatenate(found), return_counts=True)
+        kept = self._stays.has(leaders)
         leaders, copies = leaders[kept], copies[kept]
         order = np.lexsort((leaders, -copies))[:LARGEST]
         firsts = self._firsts

@@ -16,7 +16,7 @@ import numpy as np
 
 from danlu import __version__
 from danlu.data.arrays import Array
-from danlu.data.curate.account import account, fates
+from danlu.data.curate.account import Fates, account
 from danlu.data.curate.execute import Workers, each, settle, told
 from danlu.data.curate.final import KEPT, LEFT_OUT, NOISE, PARAGRAPHS
 from danlu.data.curate.finish import Finish
@@ -259,9 +259,9 @@ def _run(listing: Listing, partial: Path, settings: Settings, identity: str, rep
     if plan is not None:
         sketches = Sketches([ShardSketch(spool.folder, spool.documents, plan) for spool in spools], plan)
         found = _copies(cut, spools, sketches, settings)
-        report(f"copies: {found.groups:,} groups, {int((found.leader >= 0).sum()):,} documents have a better copy")
+        report(f"copies: {found.groups:,} groups, {len(found.copies):,} documents have a better copy")
     if settings.paragraphs is not None:
-        fields, fate = [shard.field for shard in cut], fates(spools, found and found.leader)
+        fields, fate = [shard.field for shard in cut], Fates(spools, found)
         spools = trim(fields, spools, fate, settings.paragraphs, settings.memory, workers, report)
     tally = Tally()
     for spool in spools:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.account import Fate
+from danlu.data.curate.account import Fates
 from danlu.data.curate.execute import Workers, each, in_order
 from danlu.data.curate.lines import lines_of
 from danlu.data.curate.spool import ENDS, FILES, LEFT, LENGTHS, LINES, STARTS, TRIMMED, Spool, line_of
@@ -45,7 +45,7 @@ class _Batch(NamedTuple):
 def trim(
     fields: Sequence[str],
     spools: Sequence[Spool],
-    fate: Sequence[Fate],
+    fate: Fates,
     settings: Paragraphs,
     memory: int,
     workers: Workers,

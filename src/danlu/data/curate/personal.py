@@ -109,46 +109,35 @@ RULES: dict[PersonalKind, list[tuple[re.Pattern[str], Check]]] = {
     "ip": [(IPV4, _address), (IPV6, _address)],
 }
 """In the order in which they are looked for: what is surer goes first."""
-_KEYS = [
-    "-----BEGIN", "AKIA", "ASIA", "ABIA", "ACCA", "LTAI", "AKID", "AIza", "ya29.", "github_pat_", "glpat-", "xox", "npm_",
-    "pypi-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "sk_", "rk_", "pk_", "sk-", "hf_", "SG.", "eyJ",
-]  # fmt: skip
-"""What a key begins with."""
 _SECRETS = ["secret", "token", "passw", "apikey", "api_key", "accesskey", "access_key", "privatekey", "private_key"]
 _SECRETS += ["密码", "口令", "密钥"]
 """What the name of one holds."""
-_AT = ["@", "[at]", "(at)", "[at)", "(at]"]
-_DIGITS = re.compile(r"\d(?:[^\w]{0,2}\d){7}")
-_IP = re.compile(r"\d\.\d{1,3}\.\d|:[0-9A-Fa-f]{0,4}:")
 
 
 def replaced(text: str, kinds: Sequence[PersonalKind]) -> tuple[str, Counter[str]]:
     """The text with placeholders, and how many of each kind."""
+    from danlu.data.curate.personal_scan import may_hold
+
+    return _replaced(text, kinds, int(may_hold([text])[0]))
+
+
+def _replaced(text: str, kinds: Sequence[PersonalKind], seen: int) -> tuple[str, Counter[str]]:
+    """seen: what the scan says that the text may hold."""
+    from danlu.data.curate import personal_scan as scan
+
+    bits: dict[PersonalKind, int] = {"key": scan.KEY, "email": scan.EMAIL, "ip": scan.IP}
     counts: Counter[str] = Counter()
-    may_hold = _may_hold(text)
     for kind, rules in RULES.items():
-        if kind in kinds and kind in may_hold:
+        if kind in kinds and seen & bits.get(kind, scan.NUMBER):
             for pattern, check in rules:
                 text = pattern.sub(_replacing(kind, check, counts), text)
-        if kind == "key" and kind in kinds and _holds(text.casefold(), _SECRETS):
+        if kind == "key" and kind in kinds and seen & scan.RANDOM and _names_a_secret(text.casefold()):
             text = ASSIGNED.sub(lambda match: _secret(match, counts), text)
     return text, counts
 
 
-def _may_hold(text: str) -> set[PersonalKind]:
-    """The kinds that the patterns have to be tried for: a look at a tenth of their cost."""
-    found: set[PersonalKind] = {"id_card", "bank_card", "phone"} if _DIGITS.search(text) else set()
-    if _holds(text, _AT):
-        found.add("email")
-    if _IP.search(text):
-        found.add("ip")
-    if _holds(text, _KEYS):
-        found.add("key")
-    return found
-
-
-def _holds(text: str, parts: Sequence[str]) -> bool:
-    return any(part in text for part in parts)
+def _names_a_secret(text: str) -> bool:
+    return any(name in text for name in _SECRETS)
 
 
 def placeholder_of(kind: PersonalKind) -> str:
@@ -189,8 +178,11 @@ class Personal:
     name: str = "personal"
 
     def apply(self, documents: Sequence[Document]) -> list[Document | Rejected]:
+        from danlu.data.curate.personal_scan import may_hold
+
         found: list[Document | Rejected] = []
-        for document in documents:
-            text, counts = replaced(document.text, self.settings.kinds)
+        seen = may_hold([document.text for document in documents]).tolist()
+        for document, bits in zip(documents, seen, strict=True):
+            text, counts = _replaced(document.text, self.settings.kinds, bits) if bits else (document.text, Counter())
             found.append(document._replace(text=text) if counts else document)
         return found

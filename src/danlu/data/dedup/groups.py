@@ -16,14 +16,14 @@ from danlu.data.arrays import Array
 from danlu.data.dedup.plan import Plan
 from danlu.data.dedup.sketch import DIGESTS, ShardSketch, columns
 
-KEPT = -1
-"""In the list of leaders: a document that has none."""
 LEAST_MEMORY = 16 << 20
 """Bytes below which cutting a sort into parts saves nothing worth having."""
 MOST_LEADERS = 1 << 14
 """Kept documents of one component that another of it is compared with; it bounds the work on endless chains."""
 AT_ONCE = 1 << 17
 """Pairs that are checked at a time."""
+_MEMBER = 60
+"""Bytes that a document with copies takes while the best of them are chosen."""
 Best = Callable[[Array], tuple[Array, Array]]
 """Scores and lengths of sorted documents, by which the best of some copies is chosen: the highest, then the longest."""
 
@@ -31,12 +31,19 @@ Best = Callable[[Array], tuple[Array, Array]]
 class Groups(NamedTuple):
     """The outcome for all documents, numbered shard after shard."""
 
-    leader: Array
-    """(documents,) int32, or int64 for more than that can number: the better copy for which one is left out, or KEPT."""
+    copies: Array
+    """(copies,) int64, in order: the documents that are left out."""
+    leaders: Array
+    """(copies,) int64: the better copy of each."""
     groups: int
     """Kept documents that have copies."""
     pairs: int
     """Candidate pairs that were checked."""
+
+    def among(self, first: int, stop: int) -> tuple[Array, Array]:
+        """Which documents from `first` up to `stop` are left out, counted from `first` on, and their better copies."""
+        span = slice(*np.searchsorted(self.copies, [first, stop]))
+        return self.copies[span] - first, self.leaders[span]
 
 
 class Sketches:
@@ -83,7 +90,7 @@ class Sketches:
         return found
 
     def buckets(self, column: int, memory: int) -> Iterator[tuple[Array, Array]]:
-        """Neighbours and (first, other) pairs of the documents that share a key, part by part of the range of keys.
+        """Neighbours and (first, other) pairs of the documents that share a key, some at a time, by parts of the range of keys.
 
         A key's low bits give way to the document's number, so that one sort of 8 bytes a document does it; documents whose
         keys differ only there meet as well, and are parted by the check that follows.
@@ -108,15 +115,18 @@ class Sketches:
             # Places in a row belong to one key, and the one before the row is where it begins.
             begins = np.concatenate([at[:1], np.where(np.diff(at) > 1, at[1:], 0)])
             row = np.maximum.accumulate(begins) - 1
-            right = (ordered[at] & mask).astype(np.int64)
-            left = (ordered[np.concatenate([at - 1, row])] & mask).astype(np.int64)
-            yield left, np.concatenate([right, right])
+            del begins
+            for start in range(0, len(at), AT_ONCE):
+                some, firsts = at[start : start + AT_ONCE], row[start : start + AT_ONCE]
+                right = (ordered[some] & mask).astype(np.int64)
+                left = (ordered[np.concatenate([some - 1, firsts])] & mask).astype(np.int64)
+                yield left, np.concatenate([right, right])
 
 
 def find(sketches: Sketches, best: Best, memory: int, jaccard: Callable[[int, int], float] | None = None) -> Groups:
     """Group the copies, and choose the best of each group, by `best` and then the first.
 
-    memory: bytes that a sort may take, beside some 12 for each document and 60 for each that has copies. jaccard: of two
+    memory: bytes that sorting may take, beside 4 for each document and 16 for each that is left out. jaccard: of two
     documents, exactly; with plan.verify "exact" it decides on pairs that are not the same to the byte.
     """
     from danlu.data.dedup import kernels
@@ -128,8 +138,8 @@ def find(sketches: Sketches, best: Best, memory: int, jaccard: Callable[[int, in
     bands = [] if plan.equal else range(DIGESTS, columns(plan))
     for column in [*digests, *bands]:
         for left, right in sketches.buckets(column, memory):
-            kernels.flatten(parents)
-            new = parents[left] != parents[right]
+            new = np.empty(len(left), np.bool_)
+            kernels.apart(parents, left, right, new)
             left, right = _distinct(left[new], right[new], sketches.documents)
             pairs += len(left)
             if not len(left):
@@ -137,7 +147,8 @@ def find(sketches: Sketches, best: Best, memory: int, jaccard: Callable[[int, in
             alike = sketches.same(left, right, column) if column in digests else _alike(sketches, left, right, jaccard)
             kernels.unite(parents, left[alike], right[alike])
     kernels.flatten(parents)
-    return Groups(*_leaders(sketches, parents, best, jaccard), pairs)
+    copies, leaders = _leaders(sketches, parents, best, memory, jaccard)
+    return Groups(copies, leaders, len(np.unique(leaders)), pairs)
 
 
 def _distinct(left: Array, right: Array, documents: int) -> tuple[Array, Array]:
@@ -156,33 +167,66 @@ def _alike(sketches: Sketches, left: Array, right: Array, jaccard: Callable[[int
     return alike
 
 
-def _leaders(sketches: Sketches, parents: Array, best: Best, jaccard: Callable[[int, int], float] | None) -> tuple[Array, int]:
-    """The kept copy for every document that has one, and the number of groups.
+def _leaders(
+    sketches: Sketches, parents: Array, best: Best, memory: int, jaccard: Callable[[int, int], float] | None
+) -> tuple[Array, Array]:
+    """The documents that have a better copy, in order, and that copy of each. parents: flat.
 
     Copies of copies may be strangers, and pages of one template a long chain of them. So inside what hangs together the best
     is kept, all that are alike to it go, then the best of the rest is kept, until none is left.
     """
-    leader = np.full(len(parents), KEPT, parents.dtype)
-    grouped = np.zeros(len(parents), bool)
-    others = np.flatnonzero(parents != np.arange(len(parents), dtype=parents.dtype))
-    grouped[others] = grouped[parents[others]] = True
-    members = np.flatnonzero(grouped)
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for members in _components(parents, max(memory, LEAST_MEMORY) // _MEMBER):
+        found.append(_chosen(sketches, parents, members, best, jaccard))
+    copies, leaders = map(np.concatenate, zip(*found, strict=True))
+    order = np.argsort(copies)
+    return copies[order], leaders[order]
+
+
+def _components(parents: Array, most: int) -> Iterator[Array]:
+    """The documents of components of more than one, (members,) int64 in order: about `most` at a time, and components whole."""
+    sizes = np.zeros(len(parents), parents.dtype)
+    for start in range(0, len(parents), most):
+        np.add.at(sizes, parents[start : start + most], 1)
+    before = 0
+    cuts = [0]
+    for start in range(0, len(parents), most):
+        some = sizes[start : start + most]
+        before += int(some[some > 1].sum())
+        if before >= most or start + most >= len(parents):
+            cuts.append(min(start + most, len(parents)))
+            before = 0
+    for first, stop in pairwise(cuts):
+        parts = []
+        for start in range(first, len(parents), most):  # the representative of a component is the first of it
+            some = parents[start : start + most]
+            parts.append(start + np.flatnonzero((some >= first) & (some < stop) & (sizes[some] > 1)))
+        yield np.concatenate(parts)
+
+
+def _chosen(
+    sketches: Sketches, parents: Array, members: Array, best: Best, jaccard: Callable[[int, int], float] | None
+) -> tuple[Array, Array]:
+    """Of the members of some components those that have a better copy, and that copy."""
     score, length = best(members)
     order = members[np.lexsort((members, -length, -score, parents[members]))]
-    del grouped, others, members, score, length
+    del members, score, length
     group = parents[order]
     cuts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1], [True]])) if len(order) else np.zeros(1, np.int64)
+    del group
     sizes = np.diff(cuts)
+    leader = np.full(len(order), -1, np.int64)
     pairs = cuts[:-1][sizes == 2]
-    leader[order[pairs + 1]] = order[pairs]
+    leader[pairs + 1] = order[pairs]
     larger = np.flatnonzero(sizes > 2)
     for part in np.split(larger, np.flatnonzero(np.diff(np.cumsum(sizes[larger]) // AT_ONCE)) + 1):
         wanted = np.zeros(len(sizes), bool)
         wanted[part] = True
-        rows = order[np.repeat(wanted, sizes)]
+        places = np.flatnonzero(np.repeat(wanted, sizes))
+        rows = order[places]
         led = _led(sketches, rows, np.concatenate([[0], np.cumsum(sizes[part])]), jaccard)
-        leader[rows] = np.where(led < 0, KEPT, rows[led])
-    return leader, len(np.unique(leader[leader >= 0]))
+        leader[places] = np.where(led < 0, -1, rows[led])
+    return order[leader >= 0], leader[leader >= 0]
 
 
 def _led(sketches: Sketches, rows: Array, cuts: Array, jaccard: Callable[[int, int], float] | None) -> Array:

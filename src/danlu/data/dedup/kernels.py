@@ -243,6 +243,13 @@ def unite(parents: Array, left: Array, right: Array) -> None:
 
 
 @compiled
+def apart(parents: Array, left: Array, right: Array, out: Array) -> None:
+    """Whether left[i] and right[i] are of different groups."""
+    for i in range(len(left)):
+        out[i] = root(parents, left[i]) != root(parents, right[i])
+
+
+@compiled
 def flatten(parents: Array) -> None:
     """Make every entry the representative of its group."""
     for node in range(len(parents)):

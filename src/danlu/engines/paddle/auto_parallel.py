@@ -23,6 +23,7 @@ from danlu.engines.paddle.generate import KeyValueCache
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.loss import linear_cross_entropy
 from danlu.engines.paddle.vocabulary import VocabularyShard
+from danlu.model.adapters import DOWN, UP
 from danlu.model.shape import ModelShape
 
 _COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
@@ -36,6 +37,8 @@ def plan() -> dict[str, Any]:
     """What paddle splits, and how: into the same pieces as Fleet's layers."""
     layers = {f"model.layers.*.{name}": dist.ColWiseParallel() for name in _COLUMNS}
     layers |= {f"model.layers.*.{name}": dist.RowWiseParallel() for name in _ROWS}
+    layers |= {f"model.layers.*.{name}.{UP}": dist.ColWiseParallel() for name in _COLUMNS}
+    layers |= {f"model.layers.*.{name}.{DOWN}": dist.RowWiseParallel() for name in _ROWS}
     return {"model.embed_tokens": dist.RowWiseParallel(), **layers, "lm_head": dist.ColWiseParallel()}
 
 
@@ -72,6 +75,8 @@ class Pieces:
     def take_gradients(self) -> None:
         """Of the backward pass that has ended: of the rows of this data rank, as Fleet leaves them."""
         for name, parameter in self.spread.items():
+            if parameter.stop_gradient:
+                continue
             gradient, own = parameter.grad, self.own[name]
             by_data, by_tensor = gradient.placements[0], parameter.placements[1]
             made = dist.reshard(gradient, gradient.process_mesh, [by_data, by_tensor])._local_value()

@@ -59,8 +59,13 @@ class Dropout:
         """(b, t, d) bool: what stays; ``half`` tells apart the two places of a layer."""
         words = -(-d // _WORD_ENTRIES)
         counters = _mixed(paddle.arange(half * words + 1, (half + 1) * words + 1, dtype="int64"))
-        entries_btd = _mixed(keys_bt[:, :, None] + counters).view("int16")[:, :, :d]
-        return entries_btd.astype("int32") >= self.dropped - LEVELS // 2
+        words_btw = _mixed(keys_bt[:, :, None] + counters)
+        if paddle.in_dynamic_mode():
+            entries_btd = words_btw.view("int16").astype("int32")
+        else:  # a compiled graph has no views; the same four numbers of 16 bits with their signs, the lowest first
+            signed = [_shifted(words_btw, 16 * place).astype("int16") for place in range(_WORD_ENTRIES)]
+            entries_btd = paddle.stack(signed, -1).flatten(-2).astype("int32")
+        return entries_btd[:, :, :d] >= self.dropped - LEVELS // 2
 
     def __call__(self, x_btd: Tensor, keys_bt: Tensor, half: int) -> Tensor:
         return x_btd * self.keep(keys_bt, half, x_btd.shape[-1]).astype(x_btd.dtype) * self.scale

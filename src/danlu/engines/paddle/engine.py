@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -19,10 +17,11 @@ from paddle import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.paddle import fully_sharded, replicas, selftest
+from danlu.engines.paddle import fully_sharded, lora, replicas, selftest
 from danlu.engines.paddle.auto_parallel import Cache, Pieces
 from danlu.engines.paddle.clock import Clock
 from danlu.engines.paddle.decoder import CausalLM
+from danlu.engines.paddle.device import device_for, matmul_peak
 from danlu.engines.paddle.fully_sharded import held
 from danlu.engines.paddle.generate import KeyValueCache, generate
 from danlu.engines.paddle.layout import Layout
@@ -41,6 +40,7 @@ from danlu.engines.paddle.trace import traced_step
 from danlu.engines.paddle.vitals import samples
 from danlu.engines.paddle.weights import read_weights, write_weights
 from danlu.errors import UserError
+from danlu.model.adapters import initial, is_adapter
 from danlu.model.drawing import draw
 from danlu.model.families import tensor_shapes
 from danlu.model.mup import multipliers
@@ -49,8 +49,6 @@ from danlu.model.stages import split_layers
 from danlu.recipe import Recipe
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-PEAK_SECONDS = 0.3
-"""How long the matmul peak is measured; the best product of that time counts, since others may use the machine too."""
 
 
 class PaddleEngine:
@@ -58,7 +56,7 @@ class PaddleEngine:
 
     def __init__(self, recipe: Recipe, shape: ModelShape) -> None:
         self.recipe, self.shape = recipe, shape
-        self.device = _device(recipe)
+        self.device = device_for(recipe)
         if self.device == "cpu":
             keep_freed_memory()
         self.dtype = DTYPES[recipe.train.precision]
@@ -89,9 +87,11 @@ class PaddleEngine:
             self.parameters = self.apart.own
         if self.layout.zero_stage == 3:
             fully_sharded.split(self.stages)
-        rates = {name: multipliers(shape, name, recipe.model.mup).learning_rate for name in self.parameters}
-        self.optimizer = Optimizer(self.parameters, recipe, rates, self.layout, shape.tied_embeddings)
-        self.shapes = tensor_shapes(shape)
+        adapted = recipe.train.lora is not None
+        self.trained = {name: each for name, each in self.parameters.items() if is_adapter(name) or not adapted}
+        rates = {name: 1.0 if adapted else multipliers(shape, name, recipe.model.mup).learning_rate for name in self.trained}
+        self.optimizer = Optimizer(self.trained, recipe, rates, self.layout, shape.tied_embeddings)
+        self.shapes = tensor_shapes(shape) | lora.shapes(shape, recipe.train.lora)
         """Of the whole tensors, as files have them."""
         self.names = {parameter.name: name for name, parameter in self.parameters.items()}
         """The Hugging Face name by paddle's own."""
@@ -128,24 +128,40 @@ class PaddleEngine:
 
     def vitals(self) -> Vitals:
         """Sampled weights, and the optimizer's settings in force."""
-        return Vitals(samples(self.parameters, self.layout), self.optimizer.vitals())
+        return Vitals(samples(self.trained, self.layout), self.optimizer.vitals())
 
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
-        for name, parameter in self.parameters.items():
+        for name, parameter in self.base().items():
             whole = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
             fill(name, parameter, whole, self.layout)
+        self._draw_adapters()
         self._give_weights()
 
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
-        read_weights(self.parameters, self.shape, self.layout, folder, hugging_face_files(folder))
+        read_weights(self.base(), self.shape, self.shapes, self.layout, folder, hugging_face_files(folder))
+        self._draw_adapters()
         self._give_weights()
+
+    def base(self) -> dict[str, Tensor]:
+        """The model's own parameters, without adapters."""
+        return {name: parameter for name, parameter in self.parameters.items() if not is_adapter(name)}
+
+    def _draw_adapters(self) -> None:
+        for name in self.parameters.keys() - self.base().keys():
+            fill(name, self.parameters[name], initial(name, self.shapes[name], self.recipe.train.seed), self.layout)
 
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
         assert self.layout.hcg is None
-        write_weights(self.parameters, folder, dtype)
+        sizes = {name: parameter.size for name, parameter in self.base().items()}
+        write_weights(sizes, partial(lora.merged, self.parameters, self.recipe.train.lora), folder, dtype)
+
+    def export_adapter(self, folder: Path) -> None:
+        """The adapter alone, as PEFT has it."""
+        assert self.layout.hcg is None and self.recipe.train.lora is not None
+        lora.write_adapter(self.parameters, self.recipe.train.lora, str(self.recipe.model.hugging_face), folder)
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors."""
@@ -287,22 +303,12 @@ class PaddleEngine:
 
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        read_weights(self.parameters, self.shape, self.layout, folder, weights_files(folder))
+        read_weights(self.parameters, self.shape, self.shapes, self.layout, folder, weights_files(folder))
         self._give_weights()
 
-    @paddle.no_grad()
     def matmul_peak(self) -> float | None:
         """Best rate of products of square matrices in the training precision, over a third of a second."""
-        size = 2048 if self.device == "cpu" else 8192
-        left = paddle.ones([size, size], dtype=self.dtype)
-        best, started = math.inf, time.perf_counter()
-        while time.perf_counter() - started < PEAK_SECONDS or best == math.inf:
-            self._wait()
-            start = time.perf_counter()
-            paddle.matmul(left, left)
-            self._wait()
-            best = min(best, time.perf_counter() - start)
-        return 2 * size**3 / best
+        return float(matmul_peak(self.device, self.dtype))
 
     def start_profile(self) -> None:
         """By paddle.profiler."""
@@ -364,30 +370,7 @@ class PaddleEngine:
     def _autocast(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dtype == "float32" else paddle.amp.auto_cast(dtype=self.dtype, level=self.level)
 
-    def _wait(self) -> None:
-        if self.device != "cpu":
-            paddle.device.synchronize()
-
 
 def _tensor(array: Any) -> Tensor:
     """Loaders without workers give arrays, those with workers tensors."""
     return array if isinstance(array, Tensor) else paddle.to_tensor(array)
-
-
-def _device(recipe: Recipe) -> str:
-    wanted, gpu = recipe.train.device, paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
-    if wanted == "cuda" and not gpu:
-        raise UserError("train.device: cuda was asked for, but paddle sees no GPU here; use train.device=cpu")
-    if wanted == "cpu" or not gpu:
-        if recipe.train.precision != "fp32":
-            raise UserError(
-                f"train.precision: {recipe.train.precision} has no matrix products in paddle on a CPU; "
-                "give train.precision fp32, or train.engine torch"
-            )
-        return str(paddle.set_device("cpu")) and "cpu"
-    if recipe.watch.profile is not None:
-        raise UserError(
-            "watch.profile: paddle is profiled on a CPU only so far; leave it out, or give train.device cpu or train.engine torch"
-        )
-    here = os.environ.get("LOCAL_RANK", "0")  # one GPU a process
-    return str(paddle.set_device(f"gpu:{here}")).removeprefix("Place(").removesuffix(")")

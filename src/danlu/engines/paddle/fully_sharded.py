@@ -7,14 +7,17 @@ filled up with zeros. It hangs on the parameter, and so does its gradient; the p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import paddle
 import paddle.distributed as dist
 import paddle.nn.functional as F
-from paddle import Tensor
+from paddle import Tensor, nn
+from paddle.autograd import PyLayer
 from paddle.distributed.fleet.meta_parallel.sharding.group_sharded_fully_shard import FullyShard, FullyShardOptimizer
+from paddle.distributed.fleet.meta_parallel.sharding.group_sharded_stage3 import _release_param
 
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.layout import Layout
@@ -25,7 +28,40 @@ def split(stages: Iterable[CausalLM]) -> None:
     for stage in stages:
         if stage.head is not None:
             stage.extra_parameters = [stage.head]  # used in the stage's own forward pass, and not in that of its layer
-        FullyShard(stage, device=_device(), segment_size=0, sync_comm=True, pretrain_sync_models=False)
+        made = FullyShard(stage, device=_device(), segment_size=0, sync_comm=True, pretrain_sync_models=False)
+        for block in stage.model.layers.values():
+            _free_behind(made, block, block.parameters())
+        if stage.model.norm is not None:
+            _free_behind(made, stage.model.norm, [stage.model.norm.weight, stage.head])
+
+
+def _free_behind(made: FullyShard, module: nn.Layer, parameters: Iterable[Tensor]) -> None:
+    """Let go of frozen parameters in the backward pass of a module: FullyShard waits for their gradients, which never come."""
+    if frozen := [parameter for parameter in parameters if parameter.stop_gradient]:
+        module.register_forward_pre_hook(
+            lambda _, inputs: (_FreeBehind.apply(inputs[0], partial(_free, made, frozen)), *inputs[1:])
+        )
+
+
+def _free(made: FullyShard, parameters: list[Tensor]) -> None:
+    gathered = [parameter for parameter in parameters if parameter.status == "all"]
+    for parameter in gathered:
+        parameter.use_count = 1  # of Fleet's count, the last
+    _release_param(gathered, made._param2buffer, made._rank, made._task_flow)
+
+
+class _FreeBehind(PyLayer):
+    """The same tensor; something is done when its gradient is known."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, free: Callable[[], None]) -> Tensor:
+        ctx.free = free
+        return paddle.assign(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        ctx.free()
+        return gradient
 
 
 def split_update(adamw: Any) -> None:

@@ -20,7 +20,7 @@ CHUNK_BYTES = 32 << 20
 
 
 class _Known(PyLayer):
-    """A scalar whose gradients with respect to two tensors were computed with it."""
+    """A scalar whose gradients with respect to two tensors, or the first alone, were computed with it."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, known: _Gradients) -> Tensor:
@@ -28,18 +28,18 @@ class _Known(PyLayer):
         return known.total.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         known = ctx.known
         assert not known.spent, "the gradients are scaled in place, so that backward runs once"
         known.spent = True
         hidden = known.hidden.multiply_(grad.astype(known.hidden.dtype))
-        return hidden, known.weight.multiply_(grad).astype(ctx.weight_type)
+        return hidden, None if known.weight is None else known.weight.multiply_(grad).astype(ctx.weight_type)
 
 
 class _Gradients:
-    """A loss and what it is differentiated to."""
+    """A loss and what it is differentiated to; a frozen weight is not."""
 
-    def __init__(self, total: Tensor, hidden: Tensor, weight: Tensor) -> None:
+    def __init__(self, total: Tensor, hidden: Tensor | None, weight: Tensor | None) -> None:
         self.total, self.hidden, self.weight, self.spent = total, hidden, weight, False
 
 
@@ -86,6 +86,8 @@ def _with_gradients(
             continue
         gradient_nv = gradient_nv.astype(matrix.dtype)
         grad_hidden.append(paddle.matmul(gradient_nv, matrix, transpose_y=not tied))
+        if weight.stop_gradient:
+            continue
         left, right = (gradient_nv, part_nd) if tied else (part_nd, gradient_nv)
         piece = paddle.matmul(left, right, transpose_x=True).astype("float32")
         grad_weight = piece if grad_weight is None else grad_weight.add_(piece)

@@ -13,8 +13,8 @@ from danlu.engines.paddle.layout import Layout
 from danlu.engines.stored import Region
 
 _EMBEDDING = "embed_tokens.weight"
-_COLUMNS = re.compile(r"((q|k|v|gate|up)_proj\.(weight|bias)|embed_tokens\.weight|lm_head\.weight)$")
-_ROWS = re.compile(r"(o|down)_proj\.weight$")
+_COLUMNS = re.compile(r"((q|k|v|gate|up)_proj\.(weight|bias|lora_B\.weight)|embed_tokens\.weight|lm_head\.weight)$")
+_ROWS = re.compile(r"(o|down)_proj\.(lora_A\.)?weight$")
 
 
 def is_turned(name: str, dimensions: int) -> bool:

@@ -111,6 +111,8 @@ class Pipeline:
         if self.pair is None or not (self.first or self.last):
             return
         weight = self.stages[0].model.embed_tokens.weight if self.first else self.stages[-1].lm_head.weight
+        if weight.stop_gradient:
+            return
         made = whole(weight, self.layout, gradient(weight))
         gradient_vd = made if self.first else made.T.contiguous()
         dist.all_reduce(gradient_vd, group=self.pair)

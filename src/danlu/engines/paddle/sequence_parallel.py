@@ -11,8 +11,10 @@ from paddle import Tensor
 from paddle.autograd import PyLayer
 from paddle.distributed.fleet.meta_parallel import VocabParallelEmbedding
 from paddle.distributed.fleet.utils.sequence_parallel_utils import (
+    AllGatherOp,
     ColumnSequenceParallelLinear,
     GatherOp,
+    ReduceScatterOp,
     RowSequenceParallelLinear,
     ScatterOp,
 )
@@ -57,3 +59,13 @@ class Embedding(VocabParallelEmbedding):
 def gather(_norm: Any, _inputs: Any, x_btd: Tensor) -> Tensor:
     """A forward hook: all of the sequence, of which each rank then sees the same gradient."""
     return _Swap.apply(GatherOp.apply(_Swap.apply(x_btd)))
+
+
+def join(x_btd: Tensor) -> Tensor:
+    """A part of the sequence to all of it, of which each rank sees another gradient."""
+    return _Swap.apply(AllGatherOp.apply(_Swap.apply(x_btd)))
+
+
+def share_out(x_btd: Tensor) -> Tensor:
+    """The sum over the ranks, of which each gets a part of the sequence."""
+    return _Swap.apply(ReduceScatterOp.apply(_Swap.apply(x_btd)))

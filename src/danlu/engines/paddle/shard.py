@@ -20,11 +20,12 @@ from paddle.distributed.fleet.utils.hybrid_parallel_util import (
 from danlu.engines.paddle.fully_sharded import split_update
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.pieces import split_dimension
+from danlu.model.adapters import is_adapter
 from danlu.model.drawing import HEAD
 
 _OF_HEADS = ("q_norm.weight", "k_norm.weight")
 _OF_SEQUENCE = ("norm.weight", "o_proj.bias", "down_proj.bias")
-"""Sequence parallelism shows each tensor rank a part of the sequence there."""
+"""Sequence parallelism shows each tensor rank a part of the sequence there, and in the half of an adapter that is not split."""
 
 
 class _Split(DygraphShardingOptimizer):
@@ -106,8 +107,13 @@ class Reducer:
 
     def _sum_over_tensor_ranks(self) -> None:
         """Gradients of what all tensor ranks have, but of which each saw a part: of the heads, or of the sequence."""
-        seen = _OF_SEQUENCE if self.layout.sequence_parallel else _OF_HEADS
-        parts = [parameter for name, parameter in self.parameters.items() if name.endswith(seen)]
+        split = self.layout.sequence_parallel
+        seen = _OF_SEQUENCE if split else _OF_HEADS
+        parts = [
+            parameter
+            for name, parameter in self.parameters.items()
+            if name.endswith(seen) or (split and is_adapter(name) and split_dimension(name) is None)
+        ]
         if self.layout.zero_stage == 3:
             for parameter in parts:
                 dist.all_reduce(parameter.bw_storage, group=self.layout.group("tensor"))

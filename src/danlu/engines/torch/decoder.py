@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from danlu.engines.torch.dropout import Dropout
+from danlu.engines.torch.dropout import Dropout, Keys
 from danlu.engines.torch.loss import Criterion, VocabularyShard, linear_cross_entropy
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
@@ -129,10 +129,12 @@ class Decoder(nn.Module):
         self.register_buffer("frequencies", torch.empty(shape.head_dim // 2), persistent=False)
         self.attention_factor = 1.0
         self.window = shape.sliding_window
+        self.keys: Keys | None = None
+        """What dropout draws from, here or in adapters."""
         self.dropout: Dropout | None = None
 
     def set_dropout(self, dropout: Dropout) -> None:
-        """Drop entries of the embedding and of what each half of a block adds, wherever sample numbers are given."""
+        """Drop entries of the embedding and of what each half of a block adds, wherever there are keys and sample numbers."""
         self.dropout = dropout
         for block in self.layers.values():
             block.dropout = dropout  # type: ignore[assignment]
@@ -154,7 +156,7 @@ class Decoder(nn.Module):
 
         tokens_bt: int64; a later pipeline stage gets the hidden states of the one before instead.
         positions_bt: int64, 0, 1, 2, ... when absent (after the cache's, if there is one).
-        documents_bt: int32 document numbers; attention stays inside a number.
+        documents_bt: int32 document numbers, those in the cache first; attention stays inside a number.
         samples_b: int64 numbers of the samples in the run, from which dropout draws its masks; without them nothing is dropped.
         """
         start = cache.length if cache is not None else 0
@@ -164,16 +166,16 @@ class Decoder(nn.Module):
         x_btd = tokens_bt if self.embed_tokens is None else self.embed_tokens(tokens_bt)
         masks = attention_masks(start, t, documents_bt, self.window, x_btd)
         if self.embed_tokens is not None:
-            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, x_btd.shape[1], 0), 0)
+            x_btd = _dropped(x_btd, self.dropout, self._keys(samples_b, t, 0), 0)
         rotary = self._rotary(positions_bt)
         for layer, block in self.layers.items():
-            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, x_btd.shape[1], int(layer) + 1))
+            x_btd = block(x_btd, rotary, masks, cache, self._keys(samples_b, t, int(layer) + 1))
         if cache is not None:
             cache.length = start + t
         return x_btd if self.norm is None else self.norm(x_btd)
 
     def _keys(self, samples_b: Tensor | None, t: int, layer: int) -> Tensor | None:
-        return None if self.dropout is None or samples_b is None else self.dropout.keys(samples_b, t, layer)
+        return None if self.keys is None or samples_b is None else self.keys(samples_b, t, layer)
 
     def _rotary(self, positions_bt: Tensor) -> tuple[Tensor, Tensor]:
         """cos and sin (b, t, 1, k/2) in FP32: angles in half precision go wrong with the position."""
@@ -263,7 +265,7 @@ def attention_masks(
     key = torch.arange(start + t, device=x_btd.device)[None, :]
     full = (key <= query)[None, None]
     if documents_bt is not None:
-        full = full & (documents_bt[:, None, :, None] == documents_bt[:, None, None, :])
+        full = full & (documents_bt[:, None, start:, None] == documents_bt[:, None, None, :])
     added = _added(full, x_btd)
     return added, _added(full & (query - key < window), x_btd) if windowed and window is not None else added
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from danlu import heartbeat
 from danlu.engines.base import NOTHING_SUPERVISED, Batch, Observed, Sampling, Snapshot, StepResult, StepSource, Trace, Vitals
 from danlu.engines.hugging_face import hugging_face_files, weights_files
-from danlu.engines.torch import lora, replicas, selftest
+from danlu.engines.torch import adapter_weights, replicas, selftest
 from danlu.engines.torch.clock import Clock, count_waits
 from danlu.engines.torch.decoder import CausalLM
 from danlu.engines.torch.device import device_for, matmul_peak, wait
@@ -29,10 +29,11 @@ from danlu.engines.torch.objective import Objective
 from danlu.engines.torch.objectives import objective
 from danlu.engines.torch.optimizer import Optimizer
 from danlu.engines.torch.parallelise import allocate, parallelise
-from danlu.engines.torch.pieces import fill, local
+from danlu.engines.torch.pieces import local
 from danlu.engines.torch.pipeline import Pipeline
 from danlu.engines.torch.process import keep_freed_memory
 from danlu.engines.torch.profile import StepProfile, copy_peak
+from danlu.engines.torch.rounded import fill_rounded, is_scale
 from danlu.engines.torch.shard import synchronise
 from danlu.engines.torch.slices import written_slices
 from danlu.engines.torch.snapshot import (
@@ -47,6 +48,7 @@ from danlu.engines.torch.trace import traced_step
 from danlu.engines.torch.vitals import samples
 from danlu.engines.torch.weights import DTYPES, read_weights, write_weights
 from danlu.errors import UserError
+from danlu.model.adapters import is_adapter
 from danlu.model.drawing import HEAD, draw
 from danlu.model.mup import multipliers
 from danlu.model.shape import ModelShape
@@ -152,36 +154,33 @@ class TorchEngine:
     @torch.no_grad()
     def initialise(self) -> None:
         """Draw each tensor on the CPU from the seed and its name, so that all engines, layouts and devices start alike."""
-        for name, parameter in self.base().items():
-            fill(parameter, torch.from_numpy(draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)))
-        self._draw_adapters()
+        for name in self.base():
+            if not is_scale(name):
+                drawn = draw(self.shape, name, self.recipe.train.seed, self.recipe.model.mup)
+                fill_rounded(self.parameters, name, torch.from_numpy(drawn))
+        adapter_weights.draw(self.parameters, self.recipe.train.seed, self._device)
 
     @torch.no_grad()
     def import_weights(self, folder: Path) -> None:
         """Safetensors of a Hugging Face folder."""
         read_weights(self.base(), self.shape, folder, hugging_face_files(folder))
-        self._draw_adapters()
+        adapter_weights.draw(self.parameters, self.recipe.train.seed, self._device)
 
     def base(self) -> dict[str, Tensor]:
         """The model's own parameters, without adapters."""
-        return {name: parameter for name, parameter in self.parameters.items() if not lora.is_adapter(name)}
-
-    def _draw_adapters(self) -> None:
-        for name in self.parameters.keys() - self.base().keys():
-            parameter = self.parameters[name]
-            fill(parameter, torch.from_numpy(lora.initial(name, tuple(parameter.shape), self.recipe.train.seed)))
+        return {name: parameter for name, parameter in self.parameters.items() if not is_adapter(name)}
 
     @torch.no_grad()
     def export_weights(self, folder: Path, dtype: str) -> None:
         """Safetensors of a Hugging Face folder."""
         assert self.layout.mesh is None
         adapters = self.recipe.train.lora
-        write_weights(self.own if adapters is None else lora.merged(self.own, adapters), folder, DTYPES[dtype])
+        write_weights(self.own if adapters is None else adapter_weights.merged(self.own, adapters), folder, DTYPES[dtype])
 
     def export_adapter(self, folder: Path) -> None:
         """The adapter alone, as PEFT has it."""
         assert self.layout.mesh is None and self.recipe.train.lora is not None
-        lora.write_adapter(self.own, self.recipe.train.lora, str(self.recipe.model.hugging_face), folder)
+        adapter_weights.write_adapter(self.own, self.recipe.train.lora, str(self.recipe.model.hugging_face), folder)
 
     def loader(self, source: StepSource, steps: range, workers: int) -> Iterator[Batch]:
         """Batches as tensors in host memory."""
@@ -212,8 +211,9 @@ class TorchEngine:
 
     def _backward(self, batch: Batch) -> tuple[float, int]:
         """Gradients of the mean loss, times the loss scale. Returns (that loss, what supervises), of all processes."""
-        assert "samples" in batch or not self.recipe.train.dropout
+        assert "samples" in batch or not self.recipe.train.drops
         objective = self.objective
+        batch = objective.rewritten(batch)
         supervised = int(self.layout.sum(objective.count(batch).to(self._device), "data"))
         if supervised == 0:
             return math.nan, 0
@@ -333,8 +333,8 @@ class TorchEngine:
     @torch.no_grad()
     def load_weights(self, folder: Path) -> None:
         """Only the weights."""
-        adapted = lora.is_adapter if self.recipe.train.lora else None
-        read_weights(self.parameters, self.shape, folder, weights_files(folder), adapted)
+        beside = (lambda name: is_adapter(name) or is_scale(name)) if self.recipe.train.lora else None
+        read_weights(self.parameters, self.shape, folder, weights_files(folder), beside)
 
     def start_profile(self) -> None:
         """By torch.profiler."""

@@ -12,16 +12,22 @@ from danlu.model.shape import ModelShape
 
 
 class KeyValueCache:
-    """Keys and values of one sequence, allocated once: (layers, 1, g, capacity, k) each.
+    """Keys and values of sequences as long as each other, allocated once: (layers, rows, g, capacity, k) each.
 
     ``layers`` are those of this pipeline stage, and ``split`` is the number of tensor ranks that share the heads.
     """
 
     def __init__(
-        self, shape: ModelShape, capacity: int, device: torch.device, layers: Iterable[int] | None = None, split: int = 1
+        self,
+        shape: ModelShape,
+        capacity: int,
+        device: torch.device,
+        layers: Iterable[int] | None = None,
+        split: int = 1,
+        rows: int = 1,
     ) -> None:
         self.place = {layer: place for place, layer in enumerate(range(shape.layers) if layers is None else layers)}
-        size = (len(self.place), 1, shape.key_value_heads // split, capacity, shape.head_dim)
+        size = (len(self.place), rows, shape.key_value_heads // split, capacity, shape.head_dim)
         self.keys = torch.empty(size, device=device)
         self.values = torch.empty(size, device=device)
         self.length = 0

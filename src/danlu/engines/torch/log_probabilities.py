@@ -39,8 +39,8 @@ class Targets:
         """(n, 1): the target's entry; 0 where nothing is supervised."""
         return summed(torch.where(self.mine, values_nv.gather(1, self.index), 0.0), self.group)
 
-    def add(self, values_nv: Tensor, amount: float) -> Tensor:
-        """The amount, added to the target's entry in place."""
+    def add(self, values_nv: Tensor, amount: float | Tensor) -> Tensor:
+        """The amount, one or (n, 1), added to the target's entry in place."""
         return values_nv.scatter_add_(1, self.index, amount * self.mine.float())
 
 

@@ -1,46 +1,27 @@
 """Low-rank adapters beside frozen matrices (LoRA, Hu et al. 2021): y = x W' + alpha / rank x A' B', of which A and B are trained.
 
-They are put on from the outside. Their names are PEFT's without its prefix: ``<module>.lora_A.weight`` (rank, input) and
-``<module>.lora_B.weight`` (output, rank).
+With weights of decomposed directions (DoRA, Liu et al. 2024) the sum of both matrices only tells the direction of its rows, whose
+lengths m are trained too: y is multiplied by m / |W + alpha / rank B A|, in which the length counts as constant.
+
+They are put on from the outside. Their names are PEFT's, see ``danlu.model.adapters``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from danlu.engines.torch.decoder import CausalLM
-from danlu.engines.torch.safetensors_file import write_file
-from danlu.errors import UserError
-from danlu.model.adapters import named
+from danlu.engines.torch.dropout import Dropout, elsewhere
+from danlu.engines.torch.rounded import wide
+from danlu.model.adapters import DOWN, LENGTHS, UP, named
 from danlu.recipe.train_sections import LoraSection
-
-DOWN, UP = "lora_A", "lora_B"
-_PREFIX = "base_model.model."
-
-
-def is_adapter(name: str) -> bool:
-    """Whether a tensor is part of an adapter."""
-    return name.endswith((f".{DOWN}.weight", f".{UP}.weight"))
-
-
-def check(model: CausalLM, settings: LoraSection) -> None:
-    """UserError: a target names no matrix of the whole model."""
-    linears = _linears(model)
-    for target in settings.targets:
-        if not any(named(name, target) for name in linears):
-            kinds = ", ".join(sorted({name.rsplit(".", 1)[1] for name in linears}))
-            raise UserError(f"train.lora.targets: {target!r} names no matrix of the model; it has {kinds} in every layer")
 
 
 def apply(model: CausalLM, settings: LoraSection) -> None:
@@ -49,29 +30,41 @@ def apply(model: CausalLM, settings: LoraSection) -> None:
     Behind tensor parallelism, so that an adapter is split as its matrix is.
     """
     model.requires_grad_(False)
-    for name, linear in _linears(model).items():
-        if any(named(name, target) for target in settings.targets):
-            _adapt(linear, settings.rank, settings.alpha / settings.rank)
+    for number, block in model.model.layers.items():
+        noise = _Noise(settings.dropout) if settings.dropout else None
+        linears = [(name, each) for name, each in block.named_modules() if isinstance(each, nn.Linear)]
+        for place, (name, linear) in enumerate(linears, 1):
+            if any(named(f"model.layers.{number}.{name}", target) for target in settings.targets):
+                _put_on(linear, settings)
+                dropped = None if noise is None else partial(noise.dropped, place)
+                # Before tensor parallelism's, which ends with local tensors.
+                linear.register_forward_hook(partial(_adapted, settings.alpha / settings.rank, dropped), prepend=True)
+        if noise is not None:
+            block.forward = partial(noise.during, block.forward)
 
 
 def _linears(model: CausalLM) -> dict[str, nn.Linear]:
     return {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear) and ".layers." in name}
 
 
-def _adapt(linear: nn.Linear, rank: int, scale: float) -> None:
+def _put_on(linear: nn.Linear, settings: LoraSection) -> None:
+    rank = settings.rank
     with torch.device("meta"):
         down, up = nn.Linear(linear.in_features, rank, bias=False), nn.Linear(rank, linear.out_features, bias=False)
+        lengths = nn.Parameter(torch.empty(linear.out_features)) if settings.dora else None
     if isinstance(weight := linear.weight, DTensor):
         by_columns = weight.placements[0] == Shard(0)
-        _split(up, weight, Shard(0) if by_columns else Replicate())
-        _split(down, weight, Replicate() if by_columns else Shard(1))
+        by_output, by_input = (Shard(0), Replicate()) if by_columns else (Replicate(), Shard(1))
+        up.weight, down.weight = _split(up.weight, weight, by_output), _split(down.weight, weight, by_input)
+        lengths = None if lengths is None else _split(lengths, weight, by_output)
     linear.add_module(DOWN, down)
     linear.add_module(UP, up)
-    linear.register_forward_hook(partial(_add, scale), prepend=True)  # before tensor parallelism's, which ends with local tensors
+    if lengths is not None:
+        linear.register_parameter(LENGTHS, lengths)
 
 
-def _split(module: nn.Linear, like: DTensor, placement: Placement) -> None:
-    module.weight = nn.Parameter(distribute_tensor(module.weight, like.device_mesh, [placement]))
+def _split(parameter: Tensor, like: DTensor, placement: Placement) -> nn.Parameter:
+    return nn.Parameter(distribute_tensor(parameter, like.device_mesh, [placement]))
 
 
 @contextmanager
@@ -87,51 +80,62 @@ def set_aside(model: CausalLM) -> Iterator[None]:
             del linear.set_aside
 
 
-def _add(scale: float, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+class _Noise:
+    """Dropout of what the adapters of a block read, of each by itself."""
+
+    def __init__(self, rate: float) -> None:
+        self.dropout = Dropout(rate)
+        self.keys_bt: Tensor | None = None
+        """Of the tokens that the block is computing with; None: nothing is dropped."""
+
+    def during(self, forward: Any, x_btd: Tensor, rotary: Any, masks: Any, cache: Any, keys_bt: Tensor | None = None) -> Tensor:
+        """The block's forward; inside what is recomputed, so that its keys are there again."""
+        self.keys_bt = keys_bt
+        made: Tensor = forward(x_btd, rotary, masks, cache, keys_bt)
+        return made
+
+    def dropped(self, place: int, x_bti: Tensor) -> Tensor:
+        """An adapter's input, of which a tensor rank may hold some channels."""
+        if self.keys_bt is None:
+            return x_bti
+        here = x_bti.to_local() if isinstance(x_bti, DTensor) else x_bti
+        d = here.shape[-1]
+        by_channels = isinstance(x_bti, DTensor) and x_bti.placements[0].is_shard()
+        first = x_bti.device_mesh.get_local_rank() * d if by_channels else 0  # type: ignore[attr-defined]
+        keep: Tensor = self.dropout.keep(elsewhere(self.keys_bt, place), first, d)
+        if isinstance(x_bti, DTensor):
+            keep = DTensor.from_local(keep, x_bti.device_mesh, x_bti.placements, run_check=False)
+        return x_bti * keep * self.dropout.scale
+
+
+def _adapted(scale: float, dropped: Any, linear: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+    """What a frozen matrix and its adapter make; a forward hook."""
     if hasattr(linear, "set_aside"):
         return output
-    hidden: Tensor = linear.get_submodule(DOWN)(inputs[0])
+    read = inputs[0] if dropped is None else dropped(inputs[0])
+    hidden: Tensor = linear.get_submodule(DOWN)(read)
     if isinstance(hidden, DTensor):  # of a matrix split by rows, the sum; and either way the gradient's
         hidden = hidden.redistribute(placements=[Replicate()])
     added: Tensor = linear.get_submodule(UP)(hidden)
-    return output + scale * added
+    if not hasattr(linear, LENGTHS):
+        return output + scale * added
+    bias: Tensor | None = linear.bias  # type: ignore[assignment]
+    made = output + scale * added if bias is None else output - bias + scale * added
+    lengths: Tensor = getattr(linear, LENGTHS)
+    made = (lengths / _lengths(linear, scale) * made).to(output.dtype)
+    return made if bias is None else made + bias
 
 
-def initial(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What an adapter starts from, by seed and name alone: A uniform within 1 / sqrt(input), as PEFT has it, and B zero."""
-    if name.endswith(f".{UP}.weight"):
-        return np.zeros(shape, np.float32)
-    key = int.from_bytes(hashlib.blake2b(f"{seed} {name}".encode(), digest_size=16).digest(), "big")
-    bound = shape[1] ** -0.5
-    return np.random.Generator(np.random.Philox(key=key)).uniform(-bound, bound, shape).astype(np.float32)
+@torch.no_grad()
+def _lengths(linear: nn.Module, scale: float) -> Tensor:
+    """(output): of the rows of W + scale x B A, which is not made, since |w + a|^2 = |w|^2 + 2 w a + |a|^2."""
+    weight = wide(linear)
+    down, up = (linear.get_submodule(name).weight for name in (DOWN, UP))
+    with torch.autocast(weight.device.type, enabled=False):
+        both = ((weight @ down.t() * 2 + up @ (down @ down.t()) * scale) * up).sum(1)  # type: ignore[operator]
+        square = weight.square().sum(1) + scale * both
+    return (square.redistribute(placements=_whole(square)) if isinstance(square, DTensor) else square).sqrt()
 
 
-def merged(parameters: Mapping[str, Tensor], settings: LoraSection) -> dict[str, Tensor]:
-    """The model's own tensors, each with what its adapter adds, which is summed in float64; the parameters stay as they are."""
-    made = {name: parameter for name, parameter in parameters.items() if not is_adapter(name)}
-    for name in list(made):
-        stem = name.removesuffix(".weight")
-        if (down := parameters.get(f"{stem}.{DOWN}.weight")) is not None:
-            added = parameters[f"{stem}.{UP}.weight"].double() @ down.double()
-            made[name] = (made[name].double() + settings.alpha / settings.rank * added).to(made[name].dtype)
-    return made
-
-
-def write_adapter(parameters: Mapping[str, Tensor], settings: LoraSection, base: str, folder: Path) -> None:
-    """adapter_model.safetensors and adapter_config.json, as PEFT reads them. OSError: they cannot be written."""
-    adapters = {name: tensor for name, tensor in parameters.items() if is_adapter(name)}
-    modules = sorted(name.removesuffix(f".{DOWN}.weight") for name in adapters if name.endswith(f".{DOWN}.weight"))
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": settings.rank,
-        "lora_alpha": settings.alpha,
-        "lora_dropout": 0.0,
-        "target_modules": modules,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "inference_mode": True,
-    }
-    write_file({_PREFIX + name: tensor for name, tensor in adapters.items()}, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+def _whole(square: DTensor) -> list[Placement]:
+    return [Replicate() if placement.is_partial() else placement for placement in square.placements]

@@ -31,6 +31,10 @@ class Objective:
         """Weights of a second model."""
         return ()
 
+    def rewritten(self, batch: Batch) -> Batch:
+        """The batch that is learned from."""
+        return batch
+
     def count(self, batch: Batch) -> Tensor:
         """How many things the loss of a batch is the mean over, on this data rank."""
         counted: Tensor = (batch["targets"] != IGNORED).sum()

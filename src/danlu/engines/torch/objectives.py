@@ -13,6 +13,8 @@ from danlu.engines.torch.distillation import Distillation
 from danlu.engines.torch.frozen import frozen
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.objective import Objective
+from danlu.engines.torch.offline import OfflineDistillation
+from danlu.engines.torch.on_policy import OnPolicy
 from danlu.engines.torch.preference import Preference
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
@@ -24,8 +26,12 @@ def objective(recipe: Recipe, shape: ModelShape, layout: Layout, device: torch.d
     train = recipe.train
     if train.objective == "distill":
         assert train.distill is not None, "checked in the recipe"
+        if train.distill.cache is not None:
+            return OfflineDistillation(train.distill, device)
         folder = Path(train.distill.teacher).expanduser()
         teacher = frozen(teacher_shape(recipe, shape), folder, recipe.parallel, layout, device)
+        if train.distill.on_policy:
+            return OnPolicy(recipe, shape, layout, device, teacher, trained)
         return Distillation(train.distill, teacher, device)
     if train.objective == "dpo":
         if train.lora is not None:  # beside adapters the start is still there

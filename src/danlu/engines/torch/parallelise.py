@@ -6,11 +6,12 @@ from pathlib import Path
 
 import torch
 
-from danlu.engines.torch import lora, pipeline, recompute, shard, tensor_parallel
+from danlu.engines.torch import lora, pipeline, recompute, rounded, shard, tensor_parallel
 from danlu.engines.torch.decoder import CausalLM
-from danlu.engines.torch.dropout import Dropout
+from danlu.engines.torch.dropout import Dropout, Keys
 from danlu.engines.torch.layout import Layout
 from danlu.engines.torch.offload import materialise, parameters_place
+from danlu.model import adapters
 from danlu.model.shape import ModelShape
 from danlu.recipe import Recipe
 
@@ -27,17 +28,21 @@ def parallelise(shape: ModelShape, recipe: Recipe, layout: Layout, device: torch
     with torch.device("meta"):
         whole = CausalLM(shape)
     if recipe.train.lora is not None:
-        lora.check(whole, recipe.train.lora)
+        adapters.check(shape, recipe.train.lora.targets)
     stages = pipeline.cut(whole, ranges, layout) if layout.pipeline > 1 else [whole]
     for stage in stages:
         if layout.tensor > 1:
             tensor_parallel.apply(stage, layout.submesh("tensor"), parallel.sequence_parallel, shape.qk_norm)
             stage.tie()
         if recipe.train.lora is not None:
+            if recipe.train.lora.base == "int8":
+                rounded.apply(stage)
             lora.apply(stage, recipe.train.lora)
+        if recipe.train.drops:
+            stage.model.keys = Keys(recipe.train.seed)
         if recipe.train.dropout:
             part = layout.tensor_rank if parallel.sequence_parallel else 0
-            stage.model.set_dropout(Dropout(recipe.train.dropout, recipe.train.seed, part))
+            stage.model.set_dropout(Dropout(recipe.train.dropout, part))
         recompute.apply(stage, recipe.memory.recompute, recipe.memory.recompute_every)
         if recipe.train.compile:
             _compile(stage, whole=layout.mesh is None)

@@ -25,7 +25,7 @@ def checksum(parameter: Tensor) -> Tensor:
     local = (parameter.to_local() if isinstance(parameter, DTensor) else parameter).contiguous()
     if not local.numel():  # split over more ranks than it has rows
         return torch.zeros((), dtype=torch.int64, device=local.device)
-    bits = local.view(torch.int32 if local.element_size() == 4 else torch.int16)
+    bits = local.view({4: torch.int32, 2: torch.int16, 1: torch.int8}[local.element_size()])
     rows = bits.reshape(bits.shape[0] if bits.ndim > 1 else 1, -1).sum(1, dtype=torch.int64)
     weights = torch.arange(rows.numel(), device=rows.device, dtype=torch.int64) * (2 * _ODD) + 1
     return (rows * weights).sum()

@@ -24,6 +24,7 @@ _NAMES = {
     torch.int64: "I64",
     torch.int32: "I32",
     torch.uint8: "U8",
+    torch.int8: "I8",
 }
 
 

@@ -28,7 +28,8 @@ def random_batch(recipe: Recipe, vocabulary: int) -> dict[str, Tensor]:
     """Random tokens in the shape of one rank's batch (micro_batches, micro_batch, sequence_length); a sample is a document."""
     size = (recipe.accumulation, recipe.micro_batch, recipe.data.sequence_length)
     inputs = torch.randint(0, vocabulary, size, generator=torch.Generator().manual_seed(0))
-    batch = {"inputs": inputs, "targets": inputs}
+    samples = torch.arange(size[0] * size[1]).view(size[:2])
+    batch = {"inputs": inputs, "targets": inputs, "samples": samples}
     if recipe.data.document_mask:
         batch["positions"] = torch.arange(size[-1]).expand(size).contiguous()
         batch["documents"] = torch.zeros(size, dtype=torch.int32)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from danlu.engines.hugging_face import check_finite, check_headers, differ, split_files, stored_name, write_index
+from danlu.engines.torch.rounded import RoundedTarget, is_scale
 from danlu.engines.torch.safetensors_file import write_file
 from danlu.engines.torch.slices import Target, check_filled, stored
 from danlu.errors import UserError
@@ -49,10 +50,15 @@ def read_weights(
 
     UserError: tensors that are missing, extra, misshapen, no plain floating-point numbers, or hold a NaN or infinity; by name.
     """
-    check_headers(shape, folder, (found for found in stored(files) if beside is None or not beside(found.name)))
+    of_model = (found for found in stored(files) if beside is None or not beside(found.name))
+    check_headers(shape, folder, of_model, {name for name, parameter in parameters.items() if parameter.dtype == torch.int8})
     targets: dict[str, list[Target]] = {}
+    scales = {name: Target(name, parameter) for name, parameter in parameters.items() if is_scale(name)}
     for name, parameter in parameters.items():
-        targets.setdefault(stored_name(name, shape), []).append(Target(name, parameter))
+        target = scales.get(name) or Target(name, parameter)
+        if parameter.dtype == torch.int8:
+            target = RoundedTarget(name, parameter, scales[f"{name}_scale"])
+        targets.setdefault(stored_name(name, shape), []).append(target)
     first: dict[str, str] = {}
     for found in stored(files):
         name = stored_name(found.name, shape)

@@ -2,8 +2,7 @@
 
 Latin words are whole tokens, looked up by hash. What stands in the way is taken off first: case, accents, full width, letters of
 other alphabets that look alike (fuсk with a Cyrillic с), leet (sh1t, @ss), stretching (fuuuck), signs inside (f.u.c.k, f*ck) and
-blanks between single letters (f u c k). Chinese has no blanks, so words are looked up from every character that begins one; the
-spellings by sound or look stand in the list, and signs between two characters (傻*逼) are passed over.
+blanks between single letters (f u c k). Chinese words are found by `han`.
 """
 
 from __future__ import annotations
@@ -12,20 +11,18 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator
-from functools import cache, lru_cache
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
 
-from danlu.data.arrays import Array
-from danlu.data.curate.toxicity.word_lists import WEIGHTS, lists
+from danlu.data.curate.toxicity import han
+from danlu.data.curate.toxicity.han import HAN
+from danlu.data.curate.toxicity.word_lists import WEIGHTS, Hit, lists
 
 NEAR = 4
-"""Words (or pairs of Chinese characters) within which a word with a harmless sense is aimed at somebody or stands by a hit."""
-PAIR_BITS = 18
+"""Words within which a word with a harmless sense is aimed at somebody or stands by a hit."""
 LONGEST = 24
 """Characters of a disguised word."""
-HAN = "\u3400-\u9fff"
 LEET = [str.maketrans("013457@$!|+€", f"o{one}eastasiite") for one in "il"]
 """What digits and signs stand for; 1 is i or l."""
 _MASKED = frozenset("abcdefghijklmnopqrstuvwxyz*")
@@ -44,23 +41,6 @@ _SPELLED = re.compile(r"(?<![a-z0-9])[a-z](?:[ .\-_*][a-z]){2,11}(?![a-z0-9])")
 _NOT_LETTERS = re.compile("[^a-z]")
 _SIGNS = re.compile(r"[._\-/:=]")
 _STRETCHED = re.compile(r"(.)\1{2,}")
-BETWEEN = " *_-·.~^+=|/\\#@&$%…•`'\"<>"
-_BETWEEN = re.compile(rf"(?<=[{HAN}])[{re.escape(BETWEEN)}]{{1,3}}(?=[{HAN}])")
-_ABBREVIATION = re.compile(
-    rf"(?<=[{HAN}])[a-z]{{2,3}}(?! ?[a-z0-9.])|(?<![a-z0-9 .])[a-z]{{2,3}}(?=[{HAN}])|(?<![a-z0-9])[a-z]{{4,6}}(?![a-z0-9])"
-)
-"""Initials of Chinese abuse: two or three letters only where they touch a Chinese character (sb is also somebody)."""
-
-
-class Hit(NamedTuple):
-    """A toxic word where it stands."""
-
-    at: int
-    """Character of the folded text."""
-    word: str
-    weight: float
-    sure: bool
-    """False: it also has a harmless sense."""
 
 
 @lru_cache(4096)
@@ -93,7 +73,7 @@ def hits(text: str) -> list[Hit]:
     folded = fold(text)
     found = list(_latin(folded))
     if not folded.isascii():
-        found += _han(_BETWEEN.sub("", folded))
+        found += han.hits(folded)
     return sorted(found)
 
 
@@ -166,72 +146,6 @@ def _is_joined(token: str, word: str) -> bool:
     """Whether the word stands by itself between signs, where it was found already, or is joined from longer parts: as.sess."""
     parts = _SIGNS.split(token)
     return word in parts or (len(parts) > 1 and max(map(len, parts)) > 2)
-
-
-def _han(folded: str) -> Iterator[Hit]:
-    longest = _longest()
-    chinese, maybe, aim = lists().chinese, lists().chinese_maybe, lists().chinese_aim
-    doubtful, sure = [], []
-    end = 0
-    for at in _starts(folded):
-        if at < end:
-            continue
-        for length in range(longest.get(folded[at], 0), 0, -1):
-            word = folded[at : at + length]
-            weight = chinese.get(word)
-            if weight is None:
-                continue
-            end = at + length
-            if word in maybe:
-                doubtful.append((at, word))
-            elif weight:
-                sure.append(at)
-                yield Hit(at, word, weight, True)
-            break
-    for match in _ABBREVIATION.finditer(folded):
-        if match[0] in lists().abbreviations:
-            sure.append(match.start())
-            yield Hit(match.start(), match[0], WEIGHTS["plain"], True)
-    for at, word in doubtful:
-        around = re.split("[，。！？；：,.!?;:\n]", folded[max(0, at - 2 * NEAR) : at])[-1]
-        behind = re.split("[，。！？；：,.!?;:\n]", folded[at + len(word) : at + len(word) + NEAR])[0]
-        aimed = any(one in around or one in behind for one in aim)
-        if aimed or any(abs(at - other) <= 4 * NEAR for other in sure):
-            yield Hit(at, word, WEIGHTS["maybe"], False)
-
-
-@cache
-def _longest() -> dict[str, int]:
-    """The longest Chinese word of the list by its first character."""
-    longest: dict[str, int] = {}
-    for word in lists().chinese:
-        longest[word[0]] = max(longest.get(word[0], 0), len(word))
-    return longest
-
-
-@cache
-def _beginnings() -> tuple[Array, Array]:
-    """Whether a word of the list may begin with two characters, by their hash; whether one character is a word, by its code."""
-    pairs, alone = np.zeros(1 << PAIR_BITS, bool), np.zeros(1 << 16, bool)
-    for word in lists().chinese:
-        if len(word) == 1:
-            alone[ord(word)] = True
-        else:
-            pairs[_hashed(np.array([ord(word[0])], np.uint32), np.array([ord(word[1])], np.uint32))] = True
-    return pairs, alone
-
-
-def _hashed(first: Array, second: Array) -> Array:
-    mixed: Array = first * np.uint32(0x9E3779B1) + second * np.uint32(0x85EBCA77)
-    return np.right_shift(mixed, np.uint32(32 - PAIR_BITS))
-
-
-def _starts(folded: str) -> list[int]:
-    """Where Chinese words of the list may begin."""
-    codes = np.frombuffer((folded + " ").encode("utf-32-le", "surrogatepass"), np.uint32)
-    pairs, alone = _beginnings()
-    found: list[int] = np.flatnonzero(pairs[_hashed(codes[:-1], codes[1:])] | alone[np.minimum(codes[:-1], 0xFFFF)]).tolist()
-    return found
 
 
 def size(text: str) -> float:

@@ -86,7 +86,7 @@ def _folded(codes: Array, fold: Array, kind: Array, text: Array) -> tuple[int, b
 
 @compiled
 def _has_word(text: Array, kind: Array, leet: Array, words: Array, short: Array, wide: bool) -> bool:
-    """Latin words, phrases, stretched words, words spelled out, and in a text that is not ASCII initials of Chinese abuse."""
+    """Latin words, phrases, stretched words, words spelled out, and in a text that is not ASCII Chinese abuse by its letters."""
     one_before, two_before = np.uint64(0), np.uint64(0)
     spelled, singles, stop = _START, 0, -9
     at = 0
@@ -107,7 +107,7 @@ def _has_word(text: Array, kind: Array, leet: Array, words: Array, short: Array,
         if stretched and _stands_for(text[first:at], leet[0], words):
             return True
         beside = kind[text[at]] | (kind[text[first - 1]] if first else 0)
-        if wide and 1 < at - first < 7 and (at - first > 3 or beside & _HAN) and _has(short, word):
+        if wide and at - first > 1 and _has(short, word):
             return True
         two_before, one_before = one_before, word
         if at - first > 1 or beside & _DIGIT:
@@ -116,7 +116,7 @@ def _has_word(text: Array, kind: Array, leet: Array, words: Array, short: Array,
             joined = singles > 0 and first == stop + 1 and kind[text[stop]] & _SPELLS
             singles = singles + 1 if joined else 1
             spelled = _step(spelled if joined else _START, text[first])
-            if singles > 12 or (singles > 2 and _has(words, spelled)):
+            if singles > 12 or (singles > 2 and (_has(words, spelled) or (wide and _has(short, spelled)))):
                 return True
         stop = at
     return False

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from danlu.data.arrays import Array
-from danlu.data.curate.toxicity import matcher
+from danlu.data.curate.toxicity import han, matcher
 from danlu.data.curate.toxicity.word_lists import lists
 
 IGNORED, NAMED, SIGN = 0, 1, 0xA7
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
     words: Array
     """Hashes of Latin words, and of the first two or three words of phrases; open addressing, 0 is empty."""
     short: Array
-    """The same of initials of Chinese abuse."""
+    """The same of Chinese abuse in Latin letters."""
     chinese: Array
     """The same of Chinese words of two characters and more."""
     pairs: Array
@@ -51,7 +51,7 @@ def tables() -> Tables:
     known = lists()
     starts = [phrase[:3] for phrases in known.phrases.values() for phrase in phrases]
     words = [*map(_hash, known.english), *(reduce(_after, map(_hash, start)) for start in starts)]
-    chinese = [_from_han(word) for word, weight in known.chinese.items() if weight and len(word) > 1]
+    chinese = [_from_han(word) for word, kind in known.chinese.items() if kind != "pass" and len(word) > 1]
     leet = np.zeros((2, 8400), np.uint8)
     for row, mapped in zip(leet, matcher.LEET, strict=True):
         row[ord("a") : ord("z") + 1] = range(ord("a"), ord("z") + 1)
@@ -98,7 +98,7 @@ def _entry(character: str) -> int:
         return ord(folded)
     if set(folded) <= set(matcher.EDGES):
         return ord(".")
-    plain = not re.search(rf"[a-z0-9\s\u0370-\u052f{matcher.HAN}]", folded) and not set(map(ord, folded)) & set(matcher.LEET[0])
+    plain = not re.search(rf"[a-z0-9\s\u0370-\u052f{han.HAN}]", folded) and not set(map(ord, folded)) & set(matcher.LEET[0])
     return SIGN if plain else NAMED
 
 
@@ -106,14 +106,15 @@ def _kinds() -> Array:
     kind = np.zeros(1 << 16, np.uint16)
     kind[ord("a") : ord("z") + 1] = LETTER
     kind[ord("0") : ord("9") + 1] = DIGIT
-    for bit, signs in ((EDGE, matcher.EDGES), (SPELLS, " .-_*"), (BETWEEN, matcher.BETWEEN)):
+    for bit, signs in ((EDGE, matcher.EDGES), (SPELLS, " .-_*")):
         kind[[ord(sign) for sign in signs]] |= np.uint16(bit)
+    kind[[code for code in range(1 << 16) if re.fullmatch(han.BETWEEN, chr(code))]] |= np.uint16(BETWEEN)
     kind[0x3400:0xA000] |= HAN | SPLITS
     kind[0x3000:0x3040] |= SPLITS
     kind[[code for code in range(1 << 16) if chr(code).isspace()]] |= SPLITS
     kind[0x370:0x530] |= ALIKE
     kind[0x261] |= ALIKE
-    kind[[ord(word) for word, weight in lists().chinese.items() if weight and len(word) == 1]] |= ALONE
+    kind[[ord(word) for word, kind in lists().chinese.items() if kind != "pass" and len(word) == 1]] |= ALONE
     return kind
 
 

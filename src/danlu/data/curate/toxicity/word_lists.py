@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from typing import NamedTuple
 
-WEIGHTS = {"slur": 2.0, "plain": 1.0, "phrase": 1.0, "maybe": 0.5}
+WEIGHTS = {"slur": 2.0, "plain": 1.0, "phrase": 1.0, "alike": 1.0, "maybe": 0.5, "near": 0.5, "pass": 0.0}
 ENDINGS = ("", "s", "ed", "er", "ers", "ing", "in", "ings")
 
 
+class Hit(NamedTuple):
+    """A toxic word where it stands."""
+
+    at: int
+    """Character of the folded text."""
+    word: str
+    weight: float
+    sure: bool
+    """False: it also has a harmless sense."""
+
+
 class Lists(NamedTuple):
-    """What is looked for. Words map to weights; Chinese words in braces are spelled out."""
+    """What is looked for; Chinese words in braces are spelled out."""
 
     english: dict[str, float]
+    """Weights."""
     maybe: frozenset[str]
     aim: frozenset[str]
     phrases: dict[str, tuple[tuple[str, ...], ...]]
     """By first word."""
-    chinese: dict[str, float]
-    """Weights; 0: harmless."""
-    chinese_maybe: frozenset[str]
-    chinese_aim: frozenset[str]
-    abbreviations: frozenset[str]
+    chinese: dict[str, str]
+    """Kinds: slur, plain, maybe, alike, near, pass."""
+    aim_at: frozenset[str]
+    aim_link: frozenset[str]
+    aim_degree: frozenset[str]
+    aim_behind: frozenset[str]
+    """Chinese: who a word is aimed at, what may stand between them, what is said of somebody, and what stands behind a word that
+    is aimed."""
+    abbreviations: dict[str, str]
+    """Kinds of Chinese abuse in Latin letters."""
     by_length: dict[int, tuple[str, ...]]
     """English words without a harmless sense."""
 
 
-def spellings(pattern: str) -> Iterator[str]:
-    """All that a word with braces stands for."""
+def spellings(pattern: str, sounds: Mapping[str, str]) -> Iterator[str]:
+    """All that a word with braces stands for; ~ma in braces is what `sounds` has for ma."""
+    pattern = re.sub("~([a-z]+)", lambda match: sounds[match[1]], pattern)
     parts = re.split(r"\{([^}]*)\}", pattern)
     for choice in product(*(part.split("|") if odd else [part] for part, odd in zip(parts, (0, 1) * len(parts), strict=False))):
         yield "".join(choice)
@@ -63,20 +81,23 @@ def lists() -> Lists:
     by_first: dict[str, tuple[tuple[str, ...], ...]] = {}
     for phrase in phrases:
         by_first[phrase[0]] = (*by_first.get(phrase[0], ()), phrase)
-    chinese: dict[str, float] = {}
-    chinese_maybe, chinese_aim, abbreviations = set(), set(), set()
+    chinese: dict[str, str] = {}
+    aims = {"aim": set[str](), "link": set[str](), "degree": set[str](), "behind": set[str]()}
+    abbreviations: dict[str, str] = {}
+    sounds: dict[str, str] = {}
     for kind, words in _entries("chinese.txt"):
-        for word in (spelled.lower() for pattern in words for spelled in spellings(pattern)):
-            if kind == "aim":
-                chinese_aim.add(word)
+        if kind == "sound":
+            sounds[words[0]] = "|".join(words)
+            continue
+        for word in (spelled.lower() for pattern in words for spelled in spellings(pattern, sounds)):
+            if kind in aims:
+                aims[kind].add(word)
             elif word.isascii():
-                abbreviations.add(word)
+                abbreviations.setdefault(word, kind)
             elif kind == "pass":
-                chinese[word] = 0.0
+                chinese[word] = kind
             else:
-                chinese.setdefault(word, WEIGHTS[kind])
-                if kind == "maybe":
-                    chinese_maybe.add(word)
+                chinese.setdefault(word, kind)
     by_length: dict[int, tuple[str, ...]] = {}
     for word in english:
         if word not in maybe:
@@ -87,8 +108,10 @@ def lists() -> Lists:
         frozenset(aim),
         by_first,
         chinese,
-        frozenset(word for word in chinese_maybe if chinese[word] == WEIGHTS["maybe"]),
-        frozenset(chinese_aim),
-        frozenset(abbreviations),
+        frozenset(aims["aim"]),
+        frozenset(aims["link"]),
+        frozenset(aims["degree"]),
+        frozenset(aims["behind"]),
+        abbreviations,
         by_length,
     )

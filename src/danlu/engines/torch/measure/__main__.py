@@ -10,11 +10,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from danlu.engines import whole_step
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.collectives import collectives
-from danlu.engines.torch.measure.fixed import fixed
+from danlu.engines.torch.measure.fixed import fixed, step_seconds
 from danlu.engines.torch.measure.operators import DTYPES, attention, matmul, operators
 from danlu.engines.torch.process import keep_freed_memory
+
+WHOLE_SECONDS = 2.0
+"""Spent on whole steps of a model, for each precision."""
 
 
 def measured(device: torch.device) -> dict[str, Any]:
@@ -30,6 +34,9 @@ def measured(device: torch.device) -> dict[str, Any]:
     if dist.is_initialized():
         found["collectives"] = collectives(clock)
     found["fixed"] = fixed(device.type)
+    processes = dist.get_world_size() if dist.is_initialized() else 1
+    recipes = {precision: whole_step.recipe(device.type, precision, processes) for precision in DTYPES}
+    found["whole"] = {precision: step_seconds(recipe, WHOLE_SECONDS) for precision, recipe in recipes.items()}
     return found
 
 

@@ -16,6 +16,12 @@ OTHERS = {"cpu": 32 << 20, "cuda": 64 << 20}
 TOGETHER = 25
 """Repeats of what all processes do together: all must make the same number."""
 
+PRODUCT = 384
+"""Width of the matrices whose products stand for computation."""
+BETWEEN = 0.006
+"""Seconds of computation between two collectives, as in a layer of a small model."""
+AMID, ROUNDS = 8, 6
+
 
 class Clock:
     """Times calls on one device; with one thread on a CPU in seconds of that thread, which other programs hardly change."""
@@ -57,6 +63,29 @@ class Clock:
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             found = min(found, float(taken))
         return found
+
+    def amid(self, call: Callable[[], object]) -> float:
+        """Seconds that it adds to computing: processes come to it one after the other, and wake up late from waiting."""
+        product = torch.randn(PRODUCT, PRODUCT, device=self.device)
+        once = torch.tensor(self.least(lambda: product @ product, cold=False), dtype=torch.float64, device=self.device)
+        dist.all_reduce(once, dist.ReduceOp.MAX)
+        products = max(1, round(BETWEEN / float(once)))
+
+        def repeated(*calls: Callable[[], object]) -> float:
+            dist.barrier()
+            begun = time.perf_counter()
+            for _ in range(AMID):
+                for _ in range(products):
+                    product @ product
+                for each in calls:
+                    each()
+            dist.barrier()
+            return (time.perf_counter() - begun) / AMID
+
+        pairs = [(repeated(call), repeated()) for _ in range(ROUNDS)]
+        added = torch.tensor(min(with_it for with_it, _ in pairs) - min(bare for _, bare in pairs), dtype=torch.float64)
+        dist.all_reduce(added, dist.ReduceOp.MAX)
+        return float(added)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

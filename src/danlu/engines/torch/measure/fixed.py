@@ -11,7 +11,7 @@ from danlu.engines.torch.engine import TorchEngine
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import DTYPES
 from danlu.engines.torch.trial import random_batch
-from danlu.recipe import parse, resolve_shape
+from danlu.recipe import Recipe, parse, resolve_shape
 
 BUDGET = 0.25
 """Seconds spent on each figure."""
@@ -73,6 +73,11 @@ def _seconds(device: str, precision: str, parallel: dict[str, int], layers: int,
             "memory": {"micro_batch": 1},
         }
     )
+    return step_seconds(recipe, BUDGET)
+
+
+def step_seconds(recipe: Recipe, budget: float) -> float:
+    """The quickest of several steps of a recipe's model on random tokens; of several processes the slowest one's."""
     shape = resolve_shape(recipe, None)
     engine = TorchEngine(recipe, shape)
     engine.initialise()
@@ -83,5 +88,5 @@ def _seconds(device: str, precision: str, parallel: dict[str, int], layers: int,
 
     clock = Clock(engine._device)
     if not dist.is_initialized():
-        return clock.least(step, BUDGET, cold=False)
+        return clock.least(step, budget, cold=False)
     return clock.together(step)
