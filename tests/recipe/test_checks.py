@@ -335,4 +335,6 @@ def test_what_compiling_hides(refusal: Refusal, tree: Tree) -> None:
     assert "watch.memory: true" in refusal("watch.memory=true", "train.compile=true")
     assert accepted(tree, "memory.offload_optimizer=disk", "train.compile=true")
     assert "train.compile" in refusal("generate.every=5", "train.compile=true")
-    assert accepted(tree, "generate.every=5", *zero_3)
+    staged = ("generate.every=5", "parallel.pipeline=2", "train.global_batch=8", "memory.micro_batch=1")
+    assert accepted(tree, "generate.every=5", *zero_3) and accepted(tree, *staged)
+    assert "parallel.schedule (interleaved)" in refusal(*staged, "parallel.schedule=interleaved")

@@ -180,7 +180,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcom
         job(f"train {name}", shape_of(layers=2), given, do="train", overrides=overrides, steps=6, rate=1e-2)
     job("generate", shape_of(family="mistral", sliding_window=7), do="generate", samplings=SAMPLINGS)
     for name, (fields, overrides) in OBSERVED.items():
-        job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", overrides=overrides, rate=1e-2)
+        way = {"overrides": overrides, "numpy": name == "accumulated"}
+        job(f"observe {name}", shape_of(layers=2, **fields), batches(2, 4), do="observe", rate=1e-2, **way)
     level = ["train.precision=fp16", "train.amp_level=O2"]
     job("amp", shape_of(layers=2), batches(6, 4), do="amp", overrides=[*TRAINED["accumulated"], *level], steps=6, rate=1e-2)
     job("masters", shape_of(layers=1, qkv_bias=True), do="masters")
@@ -358,7 +359,9 @@ def test_statistics_are_those_of_torch(name: str, outcomes: Callable[[str], Outc
     assert len(observed.tensors) == len([key for key in out if key.startswith("spread")])
     for (kind, tensor), sums in observed.tensors.items():
         entries, _, squares, largest, zeros = out[f"{kind} {tensor}"]
-        assert (entries, zeros) == (sums.entries, pytest.approx(sums.zeros, abs=2)), (kind, tensor)
+        # Where a gradient is to be zero, paddle's may be 1e-29: no zero, but among them in the histogram of the squares.
+        assert entries == sums.entries and 0.9 * sums.zeros - 2 <= zeros <= sums.zeros + 2, (kind, tensor)
+        assert out[f"spread {kind} {tensor}"][:, 0].sum() == pytest.approx(sums.spread[:, 0].sum(), abs=2)
         np.testing.assert_allclose([squares, largest], [sums.squares, sums.largest], rtol=2e-3)
         # The total of numbers of both signs, to what rounding leaves of it.
         assert out[f"{kind} {tensor}"][1] == pytest.approx(sums.total, abs=1e-3 * (sums.squares * sums.entries) ** 0.5)

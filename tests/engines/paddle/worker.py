@@ -20,6 +20,7 @@ import numpy as np
 
 from danlu.engines.base import Sampling
 from danlu.engines.paddle import engine as engines
+from danlu.engines.paddle import statistics
 from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.device import device_for
 from danlu.engines.paddle.dropout import Dropout
@@ -176,12 +177,13 @@ def masters(folder: Path, job: dict[str, Any]) -> Arrays:
 
 
 def observe(folder: Path, job: dict[str, Any]) -> Arrays:
-    """The sums of the second of two steps."""
+    """The sums of the second of two steps, by numpy or as they are made on a GPU."""
     engine = engine_of(job)
     engine.initialise()
     first, second = ({name: array[step] for name, array in np.load(folder / "in.npz").items()} for step in range(2))
     engine.train_step(first, job["rate"])
-    result, observed = engine.observed_step(second, job["rate"], histograms=True)
+    with nullcontext() if job["numpy"] else patch.object(statistics, "_here", lambda tensor: tensor):
+        result, observed = engine.observed_step(second, job["rate"], histograms=True)
     found = {f"{kind} {name}": np.array(sums[:5]) for (kind, name), sums in observed.tensors.items()}
     found |= {f"spread {kind} {name}": sums.spread for (kind, name), sums in observed.tensors.items()}
     found |= {f"logit {name}": np.array(largest) for name, largest in observed.attention_logits.items()}

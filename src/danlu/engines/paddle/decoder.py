@@ -7,6 +7,7 @@ Shapes: b batch, t sequence, d hidden, h query heads, g key/value heads, k head 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import paddle
@@ -58,6 +59,8 @@ class Attention(nn.Layer):
             self.k_norm = RMSNorm(shape.head_dim, shape.norm_epsilon)
         self.qk_norm = shape.qk_norm
         self.interleaved = shape.interleaved_rotary
+        self.observed: Callable[[Tensor, Tensor, Tensor | None], None] | None = None
+        """Is shown the queries and keys (b, t, h or g, k), rotated, and the mask."""
 
     def forward(self, x_btd: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, cache: Cache | None) -> Tensor:
         q_bthk = self.q_proj(x_btd)
@@ -68,6 +71,8 @@ class Attention(nn.Layer):
         if self.qk_norm:
             q_bthk, k_btgk = self.q_norm(q_bthk), self.k_norm(k_btgk)
         q_bthk, k_btgk = (rotate(each, *rotary, self.interleaved) for each in (q_bthk, k_btgk))
+        if self.observed is not None:
+            self.observed(q_bthk, k_btgk, mask)
         if cache is not None:
             k_btgk, v_btgk = cache.extend(self.layer, k_btgk, v_btgk)
         if self.groups > 1:

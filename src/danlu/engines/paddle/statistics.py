@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import paddle
 from paddle import Tensor, nn
 
 from danlu.engines.base import Observed, TensorSums
 from danlu.engines.paddle.auto_parallel import own
-from danlu.engines.paddle.decoder import Attention, CausalLM, rotate
+from danlu.engines.paddle.decoder import CausalLM
 from danlu.engines.paddle.fully_sharded import gradient, held
 from danlu.engines.paddle.layout import Layout
 from danlu.engines.paddle.optimizer import Optimizer
 from danlu.recipe import Recipe
 
-_LOGITS = 1 << 22
-"""Attention logits made at once."""
+_OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
+"""The figures say so."""
 _HALF_OCTAVES = 512
 """The sign and the exponent of a float32."""
 
@@ -46,13 +47,16 @@ class Observer:
         """Whether what modules give out is that of a forward pass, and not of recomputation."""
 
     @paddle.no_grad()
+    @_OVERFLOWS
     def gradients(self, scale: float) -> None:
         """Of what the backward pass has left, which is ``scale`` times the gradient."""
         for name, parameter in self.engine.parameters.items():
             if (found := gradient(parameter)) is not None:
-                self._add("gradient", name, held(parameter, self.engine.layout, found).astype("float32") / scale)
+                for part in _parts(held(parameter, self.engine.layout, found)):
+                    self._add("gradient", name, part / scale)
 
     @paddle.no_grad()
+    @_OVERFLOWS
     def updates(self, learning_rate: float) -> None:
         """Of the weights after a step of AdamW, and of what it changed them by.
 
@@ -67,11 +71,13 @@ class Observer:
                 name = self.engine.names[parameter.name]
                 if name not in optimizer.reducer.updated:
                     continue
-                weights = held(parameter, layout).astype("float32")
-                mean, square = (held(parameter, layout, moment) for moment in optimizer.moments(parameter))
-                moved = mean / ((square / second).sqrt() + optimizer.settings.epsilon) * (rate / first)
-                self._add("parameter", name, weights)
-                self._add("update", name, (weights * (-rate * decay) - moved) / (1 - rate * decay))
+                moments = (held(parameter, layout, moment) for moment in optimizer.moments(parameter))
+                tensors = (held(parameter, layout), *moments)
+                for weights, mean, square in zip(*map(_parts, tensors), strict=True):
+                    root = _library(square).sqrt(square / second)
+                    moved = mean / (root + optimizer.settings.epsilon) * (rate / first)
+                    self._add("parameter", name, weights)
+                    self._add("update", name, (weights * (-rate * decay) - moved) / (1 - rate * decay))
 
     def result(self) -> Observed:
         """The sums over all processes, each tensor counted once."""
@@ -88,53 +94,42 @@ class Observer:
             for key, sums in theirs.items():
                 found[key] = _joined(found[key], sums) if key in found else sums
             for name, value in largest.items():
-                logits[name] = max(logits.get(name, value), value)
+                logits[name] = _larger(logits.get(name, value), value)
         return Observed(found, logits)
 
     @paddle.no_grad()
+    @_OVERFLOWS
     def activation(self, name: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
         """A forward hook: what a module gives out."""
         if self.forward:
-            self._add("activation", name, own(output.detach()).astype("float32"))
+            for part in _parts(own(output.detach())):
+                self._add("activation", name, part)
 
     @paddle.no_grad()
-    def logit_maximum(self, layer: int, made: dict[str, Tensor], module: Attention, inputs: Any, _output: Tensor) -> None:
-        """A forward hook of attention: the largest logit that the mask lets be seen, from the queries and keys just made."""
-        queries, keys = made.pop("q"), made.pop("k")
-        if not self.forward:
-            return
-        _, rotary, mask, _ = inputs
-        cos, sin = map(own, rotary)
-        b, t = queries.shape[:2]
-        q_bthk, k_bthk = (
-            rotate(each.reshape([b, t, -1, module.head_dim]), cos, sin, module.interleaved) for each in (queries, keys)
-        )
-        k_bthk = k_bthk.repeat_interleave(module.groups, axis=2)
-        name = f"model.layers.{layer}.self_attn"
-        self.logits[name] = max(
-            self.logits.get(name, float("-inf")), _largest_logit(q_bthk, k_bthk, mask if mask is None else own(mask))
-        )
+    @_OVERFLOWS
+    def attention(self, layer: int, q_bthk: Tensor, k_btgk: Tensor, mask: Tensor | None) -> None:
+        """What queries and keys make with each other; see ``Attention.observed``."""
+        if self.forward:
+            name = f"model.layers.{layer}.self_attn"
+            largest = _largest_logit(own(q_bthk.detach()), own(k_btgk.detach()), mask if mask is None else own(mask))
+            self.logits[name] = _larger(self.logits.get(name, largest), largest)
 
-    def _add(self, kind: str, name: str, values: Tensor) -> None:
-        """Count a float32 tensor in."""
-        if not values.size:  # ZeRO 3 leaves some ranks nothing of a small one
-            return
-        wide = values.flatten().astype("float64")
-        zeros = float((wide == 0).sum())
+    def _add(self, kind: str, name: str, values: Any) -> None:
+        """Count a part of a tensor in."""
+        library = _library(values)
+        wide = values.astype("float64")
         spread = None
         if self.histograms:
-            signed = (values * values.abs()).flatten().view("int32")
-            place = paddle.bitwise_right_shift(signed, paddle.to_tensor(23, dtype="int32"))
-            counts = paddle.bincount(paddle.bitwise_and(place, paddle.to_tensor(_HALF_OCTAVES - 1, dtype="int32")))
-            spread = paddle.nn.functional.pad(counts, [0, _HALF_OCTAVES - counts.shape[0]]).numpy()
+            # By sign, negative first, then by the exponent of the square: half-octaves of the magnitude.
+            place = ((values * library.abs(values)).view("int32") >> 23) + _HALF_OCTAVES // 2
+            spread = np.asarray(library.bincount(place, minlength=_HALF_OCTAVES)).reshape(2, -1)[::-1]
         new = TensorSums(
-            float(wide.size),
+            float(values.size),
             float(wide.sum()),
-            float((wide * wide).sum()),
-            float(wide.abs().max()),
-            zeros,
-            # By sign, positive first, then by the exponent of the square: half-octaves of the magnitude.
-            None if spread is None else spread.reshape(2, _HALF_OCTAVES // 2),
+            float(library.dot(wide, wide)),
+            max(float(values.max()), -float(values.min())),
+            float(values.size - library.count_nonzero(values)),
+            spread,
         )
         self.found[kind, name] = _joined(self.found[kind, name], new) if (kind, name) in self.found else new
 
@@ -148,7 +143,7 @@ def observing(engine: Watched, histograms: bool) -> Iterator[Observer]:
     blind = engine.recipe.train.compile or (engine.layout.pipeline > 1 and engine.recipe.memory.recompute != "none")
     for model in [stage.model for stage in engine.stages] if not blind else ():
         for layer, block in model.layers.items():
-            hooks += _attention_hooks(observer, int(layer), block.self_attn)
+            block.self_attn.observed = partial(observer.attention, int(layer))
             for part, module in (("", block), (".self_attn", block.self_attn), (".mlp", block.mlp)):
                 hooks.append(module.register_forward_post_hook(partial(observer.activation, f"model.layers.{layer}{part}")))
         if model.embed_tokens is not None:
@@ -158,19 +153,9 @@ def observing(engine: Watched, histograms: bool) -> Iterator[Observer]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _attention_hooks(observer: Observer, layer: int, attention: Attention) -> list[Any]:
-    made: dict[str, Tensor] = {}
-
-    def keep(which: str, _module: nn.Layer, _inputs: Any, output: Tensor) -> None:
-        made[which] = own(output.detach())
-
-    sources = (
-        {"q": attention.q_norm, "k": attention.k_norm} if attention.qk_norm else {"q": attention.q_proj, "k": attention.k_proj}
-    )
-    hooks = [module.register_forward_post_hook(partial(keep, which)) for which, module in sources.items()]
-    return [*hooks, attention.register_forward_post_hook(partial(observer.logit_maximum, layer, made))]
+        for stage in engine.stages if not blind else ():
+            for block in stage.model.layers.values():
+                block.self_attn.observed = None
 
 
 def _joined(one: TensorSums, other: TensorSums) -> TensorSums:
@@ -184,18 +169,46 @@ def _joined(one: TensorSums, other: TensorSums) -> TensorSums:
     )
 
 
-def _largest_logit(q_bthk: Tensor, k_bthk: Tensor, mask: Tensor | None) -> float:
+def _larger(one: float, other: float) -> float:
+    """NaN, where one of the two is."""
+    return float(np.maximum(one, other))
+
+
+def _largest_logit(queries_bthk: Tensor, keys_btgk: Tensor, mask: Tensor | None) -> float:
     """Over all queries and the keys that they see; None is plain causal. A few rows of queries at a time."""
-    b, t, h, k = q_bthk.shape
-    q_bhtk, k_bhtk = q_bthk.transpose([0, 2, 1, 3]), k_bthk.transpose([0, 2, 1, 3])
-    rows = max(1, _LOGITS // (b * h * t))
+    b, t, h, k = queries_bthk.shape
+    g = keys_btgk.shape[2]
+    if mask is None:
+        mask = paddle.ones([1, 1, t, t], dtype="bool").tril()
+    rows = max(1, _at_once(queries_bthk) // (b * h * t))
+    q_bthk, k_btgk, seen_bgnqt = _here(queries_bthk), _here(keys_btgk), _here(mask)[:, :, None]
+    q_bgntk = q_bthk.reshape([b, t, g, h // g, k]).transpose([0, 2, 3, 1, 4])
+    k_bgnkt = k_btgk.transpose([0, 2, 3, 1])[:, :, None]
     best = float("-inf")
-    positions = paddle.arange(t)
     for first in range(0, t, rows):
         stop = min(first + rows, t)
-        logits = paddle.matmul(q_bhtk[:, :, first:stop], k_bhtk[:, :, :stop], transpose_y=True)
-        seen = positions[:stop] <= positions[first:stop, None]
-        if mask is not None:
-            seen = seen & mask[:, :, first:stop, :stop]
-        best = max(best, float(paddle.where(seen, logits, paddle.full_like(logits, float("-inf"))).max()))
+        logits = q_bgntk[:, :, :, first:stop] @ k_bgnkt[..., :stop]
+        best = _larger(best, float(_library(logits).where(seen_bgnqt[..., first:stop, :stop], logits, float("-inf")).max()))
     return best / float(k**0.5)
+
+
+def _parts(tensor: Tensor) -> Iterator[Any]:
+    """Flat float32 parts; none of an empty tensor, such as ZeRO 3 leaves some ranks of a small one."""
+    flat = _here(tensor if tensor.dtype == paddle.float32 else tensor.astype("float32")).reshape([-1])
+    size = _at_once(tensor)
+    return (flat[first : first + size] for first in range(0, flat.size, size))
+
+
+def _at_once(tensor: Tensor) -> int:
+    """How many entries are looked at together: on a CPU what its caches hold, elsewhere what takes little memory."""
+    return 1 << (17 if tensor.place.is_cpu_place() else 24)
+
+
+def _here(tensor: Tensor) -> Any:
+    """On a CPU the same memory as a numpy array, whose operators take a fraction of the time of paddle's there."""
+    return np.from_dlpack(tensor.detach()) if tensor.place.is_cpu_place() else tensor
+
+
+def _library(values: Any) -> Any:
+    """Whose functions take these values."""
+    return np if isinstance(values, np.ndarray) else paddle
