@@ -84,8 +84,13 @@ peers:  ## environments of their own, in PEERS=FOLDER, for the tools that benchm
 	$(PYTHON) -m venv $(PEERS)/text-dedup && $(PEERS)/text-dedup/bin/python -m pip install -q text-dedup==0.4.0
 	$(PYTHON) -m venv $(PEERS)/libs && $(PEERS)/libs/bin/python -m pip install -q rensa==0.5.0 gaoya==0.2.2 datasketch==2.0.0 snownlp==0.12.3
 
-benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers on one core; MODEL=FOLDER, JSON=FILE keeps the figures
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/inference.py --model $(MODEL) $(if $(TEXT),--text $(TEXT)) $(WRITE)
+# The last one draws in a torchvision that its torch does not fit, and needs none.
+peers-inference:  ## an environment of its own, in PEERS=FOLDER, for the programs that benchmark-inference compares with
+	$(PYTHON) -m venv $(PEERS)/inference && $(PEERS)/inference/bin/python -m pip install -q ctranslate2==4.8.5 openvino==2026.4.1 openvino-genai==2026.4.1.0 openvino-tokenizers==2026.4.1.0 optimum-intel==2.2.0 nncf==3.4.0 torch==2.13.0
+	$(PEERS)/inference/bin/python -m pip uninstall -q -y torchvision
+
+benchmark-inference: .venv/test.done  ## 8-bit generation beside transformers, and other programs after make peers-inference, on one core; MODEL=FOLDER, JSON=FILE keeps the figures
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/inference.py --model $(MODEL) $(if $(TEXT),--text $(TEXT)) $(if $(wildcard $(PEERS)/inference/bin/python),--peer $(PEERS)/inference/bin/python) $(WRITE)
 
 # Its own environment: tritonserver wants another numpy. ENVIRONMENT=FOLDER uses one that is there.
 ENVIRONMENT ?= .tritonserver

@@ -19,6 +19,7 @@ from danlu.serve.engine import Engine
 from danlu.serve.executor import BLOCK, Piece
 from danlu.serve.int8 import product as kernels
 from danlu.serve.int8.executor import Int8Executor, supported
+from danlu.serve.int8.tile import GROUP, ROWS
 from danlu.serve.sequence import Output
 from danlu.serve.torch_executor import TorchExecutor
 
@@ -40,30 +41,33 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def int8_of(executor: TorchExecutor, blocks: int = 64) -> Int8Executor:
+def int8_of(executor: TorchExecutor, threads: int = 1) -> Int8Executor:
     made = quantize(executor.shape, {name: tensor.numpy() for name, tensor in executor.weights.items()}, Plan())
-    return Int8Executor(executor.shape, made.arrays, blocks)
+    return Int8Executor(executor.shape, made.arrays, 64, threads)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 9])
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 64), (33, 100), (160, 192)])
 def test_the_product_is_exact(rows: int, outputs: int, inputs: int) -> None:
-    """Of the quantized numbers, against 64-bit floats; extremes included."""
+    """Of the quantized numbers, against 64-bit floats; extremes included, and whoever computes which outputs."""
     random_state = np.random.default_rng(rows)
     weight = random_state.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     weight[0] = 127
     x = random_state.normal(size=(rows, inputs)).astype(np.float32)
     x[0] = -5
-    groups, padded = -(-inputs // kernels.GROUP), -(-outputs // 32) * 32
-    q, scales = np.zeros((rows, groups * kernels.GROUP), np.int8), np.empty((rows, groups), np.float32)
-    sums, out = np.empty((rows, groups), np.int32), np.empty((rows, padded), np.float32)
-    weight_scales = np.zeros(padded, np.float32)
-    weight_scales[:outputs] = random_state.random(outputs)
-    kernels.quantize(x, q, scales, sums)
-    kernels.product(q, scales, sums, kernels.pack(weight), weight_scales, out)
-    near = (q.astype(np.float64) * np.repeat(scales, kernels.GROUP, axis=1))[:, :inputs]
+    groups, padded = -(-inputs // GROUP), -(-outputs // 32) * 32
+    rounded, out = kernels.room(rows, inputs), np.empty((rows, padded), np.float32)
+    for row in range(rows):
+        kernels.quantize(np.pad(x[row], (0, groups * GROUP - inputs)), row, groups, rounded)
+    weight_scales, bias = np.zeros(padded, np.float32), np.zeros(padded, np.float32)
+    weight_scales[:outputs], bias[:outputs] = random_state.random(outputs), random_state.normal(size=outputs)
+    for pair in range(padded // 32):
+        kernels.product(rounded, rows, kernels.pack(weight), weight_scales, bias, out, pair, pair + 1)
+    q, scales = rounded.q.reshape(-1, groups, ROWS, GROUP), rounded.scales.reshape(-1, groups, ROWS, 1)
+    near = (q.astype(np.float64) * scales).transpose(0, 2, 1, 3).reshape(-1, groups * GROUP)[:rows, :inputs]
     assert np.abs(near - x).max() <= scales.max() / 2 * 1.001
-    np.testing.assert_allclose(out[:, :outputs], near @ weight.T * weight_scales[:outputs], rtol=1e-6, atol=1e-3)
+    expected = near @ weight.T * weight_scales[:outputs] + bias[:outputs]
+    np.testing.assert_allclose(out[:, :outputs], expected, rtol=1e-6, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -81,9 +85,10 @@ def test_logits_are_near_those_of_the_same_weights_in_float(name: str, executor_
 
 
 def test_no_bit_depends_on_the_company(executor_of: ExecutorOf, tokenizer: Tokenizer) -> None:
-    """As for float32: alone, or in other batches, cuttings and shortages, with the cache warm or cold."""
+    """As for float32: alone, or in other batches, cuttings and shortages, with the cache warm or cold, and in more threads."""
     draws = random.Random(3)
-    executor = int8_of(executor_of(heads=4, hidden_size=128))
+    plain = executor_of(heads=4, hidden_size=128)
+    executors = [int8_of(plain, threads) for threads in (1, 2, 3)]
     common = [draws.randrange(256) for _ in range(40)]
     prompts = [
         common[: draws.choice([0, 21, 40])] + [draws.randrange(256) for _ in range(draws.randint(1, 30))] for _ in range(6)
@@ -92,8 +97,9 @@ def test_no_bit_depends_on_the_company(executor_of: ExecutorOf, tokenizer: Token
     def made(engine: Engine, numbers: list[int]) -> list[list[Output]]:
         return finish(engine, *(sequence(tokenizer, prompts[number], max_tokens=12, logprobs=1) for number in numbers))
 
-    alone = [made(Engine(executor), [number])[0] for number in range(6)]
-    for _ in range(12):
+    alone = [made(Engine(executors[0]), [number])[0] for number in range(6)]
+    for turn in range(12):
+        executor = executors[turn % 3]
         executor.blocks = draws.choice([6, 8, 64])
         engine = Engine(executor, step_tokens=draws.choice([1, 5, 40, 256]), running=draws.choice([1, 3, 8]))
         for _ in range(2):
@@ -113,9 +119,11 @@ def test_attention_is_that_of_float64(size: int, window: int) -> None:
     tables = draw.permutation(blocks).astype(np.int32).reshape(2, -1)
     x = draw.normal(size=(len(positions), heads * size + 5)).astype(np.float32) * 4
     out = np.full((len(positions), heads * size), np.nan, np.float32)
-    attend(x, heads, keys, values, positions, tables, owners, window, out)
+    space = np.empty(blocks * BLOCK, np.float32)
     for row, (position, owner) in enumerate(zip(positions, owners, strict=True)):
         table = tables[owner]
+        for group in range(groups):
+            attend(x[row], heads, group, keys, values, position, table, window, space, out[row])
         first = max(0, position + 1 - window) if window else 0
         for head in range(heads):
             group = head // (heads // groups)

@@ -41,7 +41,7 @@ from danlu.errors import UserError
 @click.option("--replace", is_flag=True, help="Overwrite a folder made before.")
 @JSON
 def quantize(path: Path, to: Path, replace: bool, as_json: bool, **options: Any) -> None:
-    """Write the model in 8 or 4 bits, and its price.
+    """Write the model in 8 or 4 bits, and what that costs.
 
     8 bits are a quarter of the bytes of float32. With it go perplexity before and after on the text, and what loses most.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--waiting", type=click.IntRange(1), default=256, show_default=True, help="Answers that may wait; more get a 429.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
 @click.option("--device", default="cpu", show_default=True, help="cpu, or cuda.")
+@click.option("--threads", type=click.IntRange(1, 1024), help="That compute on a CPU. Default: one a core, or OMP_NUM_THREADS.")
 def serve(
     path: Path,
     host: str,
@@ -37,6 +38,7 @@ def serve(
     waiting: int,
     timeout: float,
     device: str,
+    threads: int | None,
 ) -> None:
     """Answer requests over HTTP, as OpenAI's clients send them.
 
@@ -57,7 +59,7 @@ def serve(
     settings = Settings(host, port, api_key, running, waiting, timeout)
     serve_http(
         opened.model,
-        lambda: load(opened.shape, opened.weights, opened.scheme, cache_tokens, device, cache_dtype),
+        lambda: load(opened.shape, opened.weights, opened.scheme, cache_tokens, device, cache_dtype, threads),
         settings,
         lambda address: click.echo(f"serve: {address}"),
     )

@@ -12,9 +12,17 @@ from danlu.serve.executor import BLOCK, CacheType, Executor
 
 
 def load(
-    shape: ModelShape, weights: Path, scheme: Scheme, cache_tokens: int, device: str, cache: CacheType = "float32"
+    shape: ModelShape,
+    weights: Path,
+    scheme: Scheme,
+    cache_tokens: int,
+    device: str,
+    cache: CacheType = "float32",
+    threads: int | None = None,
 ) -> Executor:
     """The weights in memory, and a cache of so many tokens. UserError: damaged weights, or there is no such device.
+
+    ``threads`` compute on a CPU; None: as many as torch takes by itself, which is one a core, or OMP_NUM_THREADS.
 
     8-bit weights and activations are computed as such on a CPU that can. Elsewhere, where activations are not to be rounded, and
     where some matrices, or keys and values, are not of the type for it, the weights are the float32 numbers that they stand for.
@@ -28,6 +36,8 @@ def load(
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {device}: cannot be used here: {str(error).splitlines()[0]}") from None
+    if threads:
+        torch.set_num_threads(threads)
     blocks = -(-cache_tokens // BLOCK)
     if scheme == "plain":
         return TorchExecutor(shape, load_weights(shape, weights, device), blocks, cache)
@@ -36,7 +46,7 @@ def load(
     if fits and _has_instructions():
         from danlu.serve.int8.executor import Int8Executor
 
-        return Int8Executor(shape, arrays, blocks)
+        return Int8Executor(shape, arrays, blocks, torch.get_num_threads())
     tensors = {name: torch.from_numpy(array).to(device) for name, array in stored.restored(arrays).items()}
     return TorchExecutor(shape, tensors, blocks, cache)
 

@@ -1,125 +1,105 @@
 """Products of 8-bit matrices. Integers add up the same in any order; floats are added in the order of the groups alone.
 
-So a row's numbers do not depend on how many rows there are. Weights (o, i) lie as [o / 16][i / 4][16][4], with 128 added, since
-the instruction takes one unsigned operand. Activations have a scale a row and a group of `GROUP` columns (per-token dynamic
-quantization, as in ZeroQuant, Yao et al. 2022, section 4.2, here by group), weights one an output.
+So a row's numbers do not depend on how many rows there are, nor on who computes which outputs. Weights (o, i) lie as
+[o / 32][i / 4][2][16][4], in the order in which they are read, with 128 added, since the instruction takes one unsigned operand.
+Activations have a scale a row and a group of `GROUP` columns (per-token dynamic quantization, as in ZeroQuant, Yao et al. 2022,
+section 4.2, here by group), weights one an output. Their rows lie in tiles of `ROWS`, group by group.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from danlu.serve.int8.vectors import (
-    LANES,
-    add_scaled,
-    broadcast_bytes,
-    dot_bytes,
-    floats,
-    ints,
-    load_bytes,
-    load_floats,
-    store_floats,
-    times,
-)
-
-GROUP = 16
-"""Columns that share a scale of an activation: the fewer, the nearer to float32, and the more floats are added."""
+from danlu.serve.int8.tile import GROUP, LINE, OUTPUTS, ROWS, add_group, no_sums, store_sums
+from danlu.serve.int8.vectors import LANES, floats, larger, largest, load_floats, magnitude, store_rounded, times
 
 Bytes = NDArray[np.int8]
 Floats = NDArray[np.float32]
+_compiled = numba.njit(cache=True, error_model="numpy", boundscheck=False)
+
+
+class Rounded(NamedTuple):
+    """Activations of 8 bits, of up to so many tiles of rows: value = q * scale."""
+
+    q: Bytes
+    """(tiles * groups * ROWS * GROUP)"""
+    scales: Floats
+    """(tiles * groups * ROWS)"""
+    shifts: NDArray[np.int32]
+    """-128 times the sums of q: what the 128 that is added to the weights makes of it."""
+
+
+def room(rows: int, inputs: int) -> Rounded:
+    """For so many rows."""
+    count = -(-rows // ROWS) * ROWS * -(-inputs // GROUP)
+    return Rounded(np.zeros(count * GROUP, np.int8), np.zeros(count, np.float32), np.zeros(count, np.int32))
 
 
 def pack(weight: Bytes) -> NDArray[np.uint8]:
     """Weights (o, i) in the order of the kernel, outputs filled up to a multiple of 32 and inputs to one of `GROUP`."""
     outputs, inputs = weight.shape
-    full = np.zeros((-(-outputs // (2 * LANES)) * 2 * LANES, -(-inputs // GROUP) * GROUP), np.int8)
+    full = np.zeros((-(-outputs // OUTPUTS) * OUTPUTS, -(-inputs // GROUP) * GROUP), np.int8)
     full[:outputs, :inputs] = weight
-    ordered = full.reshape(full.shape[0] // LANES, LANES, full.shape[1] // 4, 4).transpose(0, 2, 1, 3)
-    return (np.ascontiguousarray(ordered).astype(np.int16) + 128).astype(np.uint8).reshape(-1)
+    ordered = full.reshape(-1, 2, LANES, full.shape[1] // 4, 4).transpose(0, 3, 1, 2, 4)
+    return (np.ascontiguousarray(ordered).view(np.uint8) ^ np.uint8(128)).reshape(-1)
 
 
-@numba.njit(cache=True, error_model="numpy")
-def quantize(x: Floats, q: Bytes, scales: Floats, sums: NDArray[np.int32]) -> None:
-    """Rows of x (n, i) to bytes q (n, padded i), their scales and -128 times their sums (n, groups)."""
-    for row in range(x.shape[0]):
-        for group in range(scales.shape[1]):
-            start, end = group * GROUP, min((group + 1) * GROUP, x.shape[1])
-            largest = np.float32(0)
-            for at in range(start, end):
-                largest = max(largest, abs(x[row, at]))
-            scale = largest / np.float32(127)
-            inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
-            total = np.int32(0)
-            for at in range(start, end):
-                value = np.int32(np.rint(x[row, at] * inverse))
-                q[row, at] = value
-                total += value
-            scales[row, group] = scale
-            sums[row, group] = np.int32(-128) * total
+@_compiled
+def quantize(x: Floats, row: int, groups: int, out: Rounded) -> None:
+    """A row x, filled up with zeros to so many groups, to bytes, scales and shifts."""
+    for group in range(groups):
+        place = (row // ROWS * groups + group) * ROWS + row % ROWS
+        most = floats(np.float32(0))
+        for at in range(group * GROUP, (group + 1) * GROUP, LANES):
+            most = larger(most, magnitude(load_floats(x, at)))
+        top = largest(most)
+        inverse = floats(np.float32(127) / top if top > 0 else np.float32(0))
+        total = np.int32(0)
+        for at in range(0, GROUP, LANES):
+            total += store_rounded(out.q, place * GROUP + at, times(load_floats(x, group * GROUP + at), inverse))
+        out.scales[place] = top / np.float32(127)
+        out.shifts[place] = np.int32(-128) * total
 
 
-@numba.njit(cache=True, error_model="numpy", boundscheck=False)
+@_compiled
 def product(
-    q: Bytes, scales: Floats, sums: NDArray[np.int32], packed: NDArray[np.uint8], weight_scales: Floats, out: Floats
+    x: Rounded, rows: int, weights: NDArray[np.uint8], scales: Floats, bias: Floats, out: Floats, first: int, last: int
 ) -> None:
-    """out (n, o) = x (n, i) times weights (o, i) transposed; o is a multiple of 32. All arrays are contiguous."""
-    rows, width = q.shape
-    groups, outputs = scales.shape[1], out.shape[1]
-    flat_q, flat_out = q.reshape(-1), out.reshape(-1)
-    block = width * LANES
-    for pair in range(outputs // (2 * LANES)):
-        first, second = 2 * pair * block, (2 * pair + 1) * block
-        scale_0, scale_1 = load_floats(weight_scales, 2 * pair * LANES), load_floats(weight_scales, (2 * pair + 1) * LANES)
-        row = 0
-        while row + 4 <= rows:
-            a0 = a1 = b0 = b1 = c0 = c1 = d0 = d1 = floats(np.float32(0))
-            at_a, at_b, at_c, at_d = row * width, (row + 1) * width, (row + 2) * width, (row + 3) * width
-            for group in range(groups):
-                i0 = i1 = ints(sums[row, group])
-                j0 = j1 = ints(sums[row + 1, group])
-                k0 = k1 = ints(sums[row + 2, group])
-                l0 = l1 = ints(sums[row + 3, group])
-                for at in range(group * GROUP, (group + 1) * GROUP, 4):
-                    w0, w1 = load_bytes(packed, first + at * LANES), load_bytes(packed, second + at * LANES)
-                    x = broadcast_bytes(flat_q, at_a + at)
-                    i0, i1 = dot_bytes(i0, w0, x), dot_bytes(i1, w1, x)
-                    x = broadcast_bytes(flat_q, at_b + at)
-                    j0, j1 = dot_bytes(j0, w0, x), dot_bytes(j1, w1, x)
-                    x = broadcast_bytes(flat_q, at_c + at)
-                    k0, k1 = dot_bytes(k0, w0, x), dot_bytes(k1, w1, x)
-                    x = broadcast_bytes(flat_q, at_d + at)
-                    l0, l1 = dot_bytes(l0, w0, x), dot_bytes(l1, w1, x)
-                s = floats(scales[row, group])
-                a0, a1 = add_scaled(a0, i0, s), add_scaled(a1, i1, s)
-                s = floats(scales[row + 1, group])
-                b0, b1 = add_scaled(b0, j0, s), add_scaled(b1, j1, s)
-                s = floats(scales[row + 2, group])
-                c0, c1 = add_scaled(c0, k0, s), add_scaled(c1, k1, s)
-                s = floats(scales[row + 3, group])
-                d0, d1 = add_scaled(d0, l0, s), add_scaled(d1, l1, s)
-            place = row * outputs + 2 * pair * LANES
-            store_floats(flat_out, place, times(a0, scale_0))
-            store_floats(flat_out, place + LANES, times(a1, scale_1))
-            store_floats(flat_out, place + outputs, times(b0, scale_0))
-            store_floats(flat_out, place + outputs + LANES, times(b1, scale_1))
-            store_floats(flat_out, place + 2 * outputs, times(c0, scale_0))
-            store_floats(flat_out, place + 2 * outputs + LANES, times(c1, scale_1))
-            store_floats(flat_out, place + 3 * outputs, times(d0, scale_0))
-            store_floats(flat_out, place + 3 * outputs + LANES, times(d1, scale_1))
-            row += 4
-        while row < rows:
-            a0 = a1 = floats(np.float32(0))
-            for group in range(groups):
-                i0 = i1 = ints(sums[row, group])
-                for at in range(group * GROUP, (group + 1) * GROUP, 4):
-                    x = broadcast_bytes(flat_q, row * width + at)
-                    i0 = dot_bytes(i0, load_bytes(packed, first + at * LANES), x)
-                    i1 = dot_bytes(i1, load_bytes(packed, second + at * LANES), x)
-                s = floats(scales[row, group])
-                a0, a1 = add_scaled(a0, i0, s), add_scaled(a1, i1, s)
-            place = row * outputs + 2 * pair * LANES
-            store_floats(flat_out, place, times(a0, scale_0))
-            store_floats(flat_out, place + LANES, times(a1, scale_1))
-            row += 1
+    """out (n, o) = x (n, i) times weights (o, i) transposed, plus the bias (o), for outputs 32 * first to 32 * last."""
+    outputs = out.shape[1]
+    flat = out.reshape(-1)
+    size = len(weights) // (outputs // OUTPUTS)
+    groups = size // (OUTPUTS * GROUP)
+    tiles = (rows + ROWS - 1) // ROWS
+    # While tiles of rows meet some weights, each fetches its share of the next ones; one alone leaves that to the processor.
+    share = LINE * max(1, OUTPUTS * GROUP // LINE // tiles)
+    for pair in range(first, last):
+        start = pair * size
+        for tile in range(tiles):
+            ahead = start if tiles == 1 else start + size + tile * share % (OUTPUTS * GROUP) * groups
+            at, left = tile * ROWS * outputs, rows - tile * ROWS
+            if left >= ROWS:
+                sums = _multiply(no_sums(ROWS), x, tile, groups, weights, start, ahead, share)
+                store_sums(sums, flat, at, outputs, scales, bias, pair)
+            elif left == 3:
+                three = _multiply(no_sums(3), x, tile, groups, weights, start, ahead, share)
+                store_sums(three, flat, at, outputs, scales, bias, pair)
+            elif left == 2:
+                two = _multiply(no_sums(2), x, tile, groups, weights, start, ahead, share)
+                store_sums(two, flat, at, outputs, scales, bias, pair)
+            else:
+                one = _multiply(no_sums(1), x, tile, groups, weights, start, ahead, share)
+                store_sums(one, flat, at, outputs, scales, bias, pair)
+
+
+@_compiled
+def _multiply(sums, x, tile, groups, weights, start, ahead, share):  # type: ignore[no-untyped-def]  # sums are of the compiler's
+    """Sums of one tile of rows over all groups of columns."""
+    for group in range(groups):
+        at = (tile * groups + group) * ROWS
+        sums = add_group(sums, x.q, x.scales, x.shifts, at, weights, start + group * OUTPUTS * GROUP, ahead + group * share)
+    return sums

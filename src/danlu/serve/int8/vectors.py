@@ -15,13 +15,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 LANES = 16
-_I8, _I32, _F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
-_INTS, _FLOATS, _BYTES = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES), ir.VectorType(_I8, 4 * LANES)
-
-
-class _Ints(types.Type):
-    def __init__(self) -> None:
-        super().__init__("Ints")
+I8, I32, F32 = ir.IntType(8), ir.IntType(32), ir.FloatType()
+I32X16, F32X16 = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
 
 
 class _Floats(types.Type):
@@ -29,64 +24,30 @@ class _Floats(types.Type):
         super().__init__("Floats")
 
 
-INTS, FLOATS = _Ints(), _Floats()
-
-
-@register_model(_Ints)
-class _IntsModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _INTS)
+FLOATS = _Floats()
 
 
 @register_model(_Floats)
 class _FloatsModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _FLOATS)
+        super().__init__(manager, kind, F32X16)
 
 
-def _address(context: Any, builder: Any, kind: Any, target: Any, array: Any, index: Any) -> Any:
+def address(context: Any, builder: Any, kind: Any, target: Any, array: Any, index: Any) -> Any:
     """Of the element of a contiguous array that this index counts to, as a pointer to the target's type."""
     data = cgutils.create_struct_proxy(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), target.as_pointer())
 
 
-def _splat(builder: Any, value: Any, kind: Any) -> Any:
-    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(_INTS, [0] * LANES))
-
-
-@intrinsic
-def ints(_: Any, value: Any) -> Any:
-    """A 32-bit number in all lanes."""
-    return INTS(types.int32), lambda context, builder, signature, arguments: _splat(builder, arguments[0], _INTS)
+def splat(builder: Any, value: Any, kind: Any) -> Any:
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(I32, 0))
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(I32X16, [0] * LANES))
 
 
 @intrinsic
 def floats(_: Any, value: Any) -> Any:
     """A float in all lanes."""
-    return FLOATS(types.float32), lambda context, builder, signature, arguments: _splat(builder, arguments[0], _FLOATS)
-
-
-@intrinsic
-def load_bytes(_: Any, array: Any, index: Any) -> Any:
-    """64 bytes from an index on, as 16 lanes of four."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _address(context, builder, signature.args[0], _INTS, *arguments)
-        return builder.load(place, align=1)
-
-    return INTS(array, types.intp), generate
-
-
-@intrinsic
-def broadcast_bytes(_: Any, array: Any, index: Any) -> Any:
-    """Four bytes from an index on, in all lanes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _address(context, builder, signature.args[0], _I32, *arguments)
-        return _splat(builder, builder.load(place, align=1), _INTS)
-
-    return INTS(array, types.intp), generate
+    return FLOATS(types.float32), lambda context, builder, signature, arguments: splat(builder, arguments[0], F32X16)
 
 
 @intrinsic
@@ -94,7 +55,7 @@ def load_floats(_: Any, array: Any, index: Any) -> Any:
     """16 floats from an index on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_address(context, builder, signature.args[0], _FLOATS, *arguments), align=4)
+        return builder.load(address(context, builder, signature.args[0], F32X16, *arguments), align=4)
 
     return FLOATS(array, types.intp), generate
 
@@ -104,32 +65,10 @@ def store_floats(_: Any, array: Any, index: Any, value: Any) -> Any:
     """Write 16 floats from an index on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _address(context, builder, signature.args[0], _FLOATS, *arguments[:2]), align=4)
+        builder.store(arguments[2], address(context, builder, signature.args[0], F32X16, *arguments[:2]), align=4)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, FLOATS), generate
-
-
-@intrinsic
-def dot_bytes(_: Any, total: Any, unsigned: Any, signed: Any) -> Any:
-    """In each lane, the total plus the four products of unsigned and signed bytes (vpdpbusd)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind = ir.FunctionType(_INTS, [_INTS, _BYTES, _BYTES])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
-        return builder.call(function, [arguments[0], *(builder.bitcast(each, _BYTES) for each in arguments[1:])])
-
-    return INTS(INTS, INTS, INTS), generate
-
-
-@intrinsic
-def add_scaled(_: Any, total: Any, numbers: Any, scale: Any) -> Any:
-    """total + float(numbers) * scale, rounded once."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _fma(builder, builder.sitofp(arguments[1], _FLOATS), arguments[2], arguments[0])
-
-    return FLOATS(FLOATS, INTS, FLOATS), generate
 
 
 @intrinsic
@@ -143,7 +82,7 @@ def add_product(_: Any, total: Any, left: Any, right: Any) -> Any:
     """total + left * right, lane by lane, rounded once."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _fma(builder, arguments[1], arguments[2], arguments[0])
+        return fma(builder, arguments[1], arguments[2], arguments[0])
 
     return FLOATS(FLOATS, FLOATS, FLOATS), generate
 
@@ -165,6 +104,72 @@ def larger(_: Any, left: Any, right: Any) -> Any:
 
 
 @intrinsic
+def minus(_: Any, value: Any) -> Any:
+    """The same with the other sign, lane by lane."""
+    return FLOATS(FLOATS), lambda context, builder, signature, arguments: builder.fneg(*arguments)
+
+
+@intrinsic
+def magnitude(_: Any, value: Any) -> Any:
+    """The absolute value, lane by lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, "llvm.fabs.v16f32", F32X16, *arguments)
+
+    return FLOATS(FLOATS), generate
+
+
+@intrinsic
+def largest(_: Any, value: Any) -> Any:
+    """The largest of the lanes; of numbers, not NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, "llvm.vector.reduce.fmax.v16f32", F32, *arguments)
+
+    return types.float32(FLOATS), generate
+
+
+@intrinsic
+def total(_: Any, value: Any) -> Any:
+    """The sum of the lanes, added up from the first on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, "llvm.vector.reduce.fadd.v16f32", F32, ir.Constant(F32, 0.0), arguments[0])
+
+    return types.float32(FLOATS), generate
+
+
+@intrinsic
+def over(_: Any, left: Any, right: Any) -> Any:
+    """The quotient, lane by lane."""
+    return FLOATS(FLOATS, FLOATS), lambda context, builder, signature, arguments: builder.fdiv(*arguments)
+
+
+@intrinsic
+def where_negative(_: Any, value: Any, one: Any, other: Any) -> Any:
+    """One where the value is below zero, else the other, lane by lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        below = builder.fcmp_ordered("<", arguments[0], ir.Constant(F32X16, [0.0] * LANES))
+        return builder.select(below, *arguments[1:])
+
+    return FLOATS(FLOATS, FLOATS, FLOATS), generate
+
+
+@intrinsic
+def store_rounded(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """Write the nearest whole numbers, of -128 to 127, as 16 bytes from an index on; returns their sum."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.VectorType(I8, LANES)
+        whole = builder.fptosi(call(builder, "llvm.rint.v16f32", F32X16, arguments[2]), I32X16)
+        builder.store(builder.trunc(whole, kind), address(context, builder, signature.args[0], kind, *arguments[:2]), align=1)
+        return call(builder, "llvm.vector.reduce.add.v16i32", I32, whole)
+
+    return types.int32(array, types.intp, FLOATS), generate
+
+
+@intrinsic
 def exponential(_: Any, value: Any) -> Any:
     """e to the value, lane by lane, for values up to 0: below -87 it is 0. Within 2e-7 of it.
 
@@ -172,21 +177,20 @@ def exponential(_: Any, value: Any) -> Any:
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def all_lanes(number: float, kind: Any = _F32) -> Any:
+        def all_lanes(number: float, kind: Any = F32) -> Any:
             return ir.Constant(ir.VectorType(kind, LANES), [number] * LANES)
 
         least = all_lanes(-87.0)
         tiny = builder.fcmp_ordered("<", arguments[0], least)
         x = builder.select(tiny, least, arguments[0])
-        rounding = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_FLOATS, [_FLOATS]), "llvm.rint.v16f32")
-        n = builder.call(rounding, [builder.fmul(x, all_lanes(_float(math.log2(math.e))))])
-        rest = _fma(builder, n, all_lanes(-_LOG2_HIGH), x)
-        rest = _fma(builder, n, all_lanes(_float(_LOG2_HIGH - math.log(2))), rest)
+        n = call(builder, "llvm.rint.v16f32", F32X16, builder.fmul(x, all_lanes(_float(math.log2(math.e)))))
+        rest = fma(builder, n, all_lanes(-_LOG2_HIGH), x)
+        rest = fma(builder, n, all_lanes(_float(_LOG2_HIGH - math.log(2))), rest)
         result = all_lanes(_float(1 / math.factorial(7)))
         for power in range(6, -1, -1):
-            result = _fma(builder, result, rest, all_lanes(_float(1 / math.factorial(power))))
-        exponent = builder.add(builder.fptosi(n, _INTS), all_lanes(127, _I32))
-        scale = builder.bitcast(builder.shl(exponent, all_lanes(23, _I32)), _FLOATS)
+            result = fma(builder, result, rest, all_lanes(_float(1 / math.factorial(power))))
+        exponent = builder.add(builder.fptosi(n, I32X16), all_lanes(127, I32))
+        scale = builder.bitcast(builder.shl(exponent, all_lanes(23, I32)), F32X16)
         return builder.select(tiny, all_lanes(0.0), builder.fmul(result, scale))
 
     return FLOATS(FLOATS), generate
@@ -201,6 +205,11 @@ def _float(number: float) -> float:
     return float(np.float32(number))
 
 
-def _fma(builder: Any, left: Any, right: Any, total: Any) -> Any:
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v16f32"), [left, right, total])
+def fma(builder: Any, left: Any, right: Any, total: Any) -> Any:
+    return call(builder, "llvm.fma.v16f32", F32X16, left, right, total)
+
+
+def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """One of LLVM's own functions."""
+    kind = ir.FunctionType(result, [each.type for each in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
