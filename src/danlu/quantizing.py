@@ -14,7 +14,7 @@ from danlu import export, serving
 from danlu.compress import quantize as small
 from danlu.compress import stored
 from danlu.compress.perplexity import WINDOW, perplexity
-from danlu.compress.plan import Plan, Scheme, matrices, module
+from danlu.compress.plan import Plan, Scheme, matrices, module, with_group
 from danlu.data import tokenizer as tokenizers
 from danlu.data.prepared import Prepared
 from danlu.data.text_file import text_stream
@@ -61,6 +61,7 @@ def quantize(
     opened = serving.open_model(path, report)
     if opened.scheme != "plain":
         raise UserError(f"{path} is quantized already; give the model that it was made from")
+    plan = with_group(opened.shape, plan)
     matrices(opened.shape, plan)  # before texts are read
     text = _held_out(path, measure) if isinstance(measure, int) else _tokens(opened, measure, report)
     if text is not None and len(text) < 2:
@@ -71,6 +72,7 @@ def quantize(
         write(opened, path, partial, made.arrays, plan.scheme)
     size = sum(file.stat().st_size for file in weights_files(to))
     result: dict[str, Any] = {"bytes": size, "size_ratio": size / _float_bytes(opened.shape)}
+    result |= {"scheme": plan.scheme, "group": plan.group}
     result |= {"tokens": 0 if text is None else len(text), "calibration_tokens": 0 if example is None else len(example)}
     result |= _price(opened, to, plan.scheme, text, int8_cache)
     return {**result, **_losses(opened.shape, made, plan, size)}

@@ -18,7 +18,7 @@ from danlu import serving
 from danlu.compress import gptq
 from danlu.compress.calibration import Layer
 from danlu.compress.packing import pack, unpack
-from danlu.compress.plan import Plan
+from danlu.compress.plan import Plan, with_group
 from danlu.compress.quantize import quantize
 from danlu.compress.rounding import nearest, restore, scales
 from danlu.compress.smoothquant import smooth
@@ -141,6 +141,13 @@ def transformers_model(config: dict[str, Any], floats: dict[str, NDArray[Any]]) 
     return theirs.eval()
 
 
+@pytest.mark.parametrize(("ffn", "keep", "group"), [(64, (), 32), (48, (), 16), (40, (), 8), (40, ("*down_proj",), 32)])
+def test_groups_that_fit_are_found(ffn: int, keep: tuple[str, ...], group: int) -> None:
+    shape = SHAPE.model_copy(update={"ffn_size": ffn})
+    assert with_group(shape, Plan("w4a16", keep=keep)).group == group
+    assert with_group(shape, Plan("w8a16")).group == 0
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_packed_words_hold_the_first_value_in_their_lowest_bits(bits: int) -> None:
     numbers = np.random.default_rng(0).integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (5, 11)).astype(np.int8)
@@ -160,8 +167,6 @@ def test_four_bits_end_to_end(danlu: Call, trained_folder: tuple[RunFolder, str]
         place,
         "--scheme",
         "w4a16",
-        "--group",
-        16,
         "--int8-cache",
         "--keep",
         "*embed_tokens",
@@ -174,7 +179,7 @@ def test_four_bits_end_to_end(danlu: Call, trained_folder: tuple[RunFolder, str]
     assert result["calibration_tokens"] == 1000 and result["executor"] == "TorchExecutor"
     assert 0.9 < result["perplexity_after"] / result["perplexity_before"] < 1.1
     section = json.loads((place / "config.json").read_text())[SECTION]
-    assert section["format"] == "pack-quantized" and section["config_groups"]["group_0"]["weights"]["group_size"] == 16
+    assert section["format"] == "pack-quantized" and section["config_groups"]["group_0"]["weights"]["group_size"] == 32
     ends = section["config_groups"]["group_1"]
     assert ends["targets"] == ["lm_head"] and (ends["weights"]["num_bits"], ends["weights"]["strategy"]) == (8, "channel")
     assert abs(result["int8_cache_increase"]) < 0.01 and result["perplexity_int8_cache"] != result["perplexity_before"]

@@ -10,8 +10,6 @@ import click
 from danlu.cli.common import JSON, note, print_json
 from danlu.errors import UserError
 
-GROUP = 32
-
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
@@ -23,7 +21,7 @@ GROUP = 32
     show_default=True,
     help="Bits of weights and activations; with 16, activations stay floats, and it is as slow as float32.",
 )
-@click.option("--group", type=click.IntRange(1), help=f"Inputs that share a scale. Default: all of a row; w4a16: {GROUP}.")
+@click.option("--group", type=click.IntRange(1), help="Inputs that share a scale. Default: all of a row; w4a16: 32, 16 or 8.")
 @click.option(
     "--keep", multiple=True, metavar="PATTERN", help="Modules that stay float32, such as model.embed_tokens. Repeatable."
 )
@@ -59,8 +57,7 @@ def quantize(path: Path, to: Path, replace: bool, as_json: bool, **options: Any)
     if options["methods"] and options["calibrate"] is None:
         raise UserError(f"--method {options['methods'][0]} needs a text: name one with --calibrate")
     methods: tuple[Method, ...] = options["methods"] or (("gptq",) if options["calibrate"] else ())
-    group = options["group"] or (GROUP if options["scheme"] == "w4a16" else 0)
-    plan = Plan(options["scheme"], group, options["keep"], methods)
+    plan = Plan(options["scheme"], options["group"] or 0, options["keep"], methods)
     texts = [(options["calibrate"], options["calibration_tokens"]), (options["file"], options["tokens"])]
     calibrate, measure = (None if file is None else quantizing.Text(file, options["text"], count) for file, count in texts)
     result = quantizing.quantize(path, to, plan, calibrate, measure or options["tokens"], options["int8_cache"], replace, note)
@@ -71,7 +68,8 @@ def quantize(path: Path, to: Path, replace: bool, as_json: bool, **options: Any)
 
 
 def _tell(to: Path, result: dict[str, Any]) -> None:
-    click.echo(f"wrote {to}: {result['bytes']:,} bytes, {result['size_ratio']:.1%} of float32")
+    groups = f", groups of {result['group']}" if result["group"] else ""
+    click.echo(f"wrote {to}: {result['scheme']}{groups}, {result['bytes']:,} bytes, {result['size_ratio']:.1%} of float32")
     if result["perplexity_before"] is not None:
         click.echo(
             f"perplexity {result['perplexity_before']:.3f} before, {result['perplexity_after']:.3f} after "

@@ -17,6 +17,7 @@ Method = Literal["gptq", "smoothquant"]
 
 
 ENDS = (EMBEDDING, HEAD)
+GROUPS = (32, 16, 8)
 
 
 class Plan(NamedTuple):
@@ -37,6 +38,14 @@ class Plan(NamedTuple):
     def group_of(self, name: str) -> int:
         """Inputs of a matrix that share a scale; 0: all of a row."""
         return 0 if name in ENDS else self.group
+
+
+def with_group(shape: ModelShape, plan: Plan) -> Plan:
+    """With 4 bits there must be groups: where none are asked for, the largest of `GROUPS` that fits all matrices."""
+    if plan.scheme != "w4a16" or plan.group:
+        return plan
+    inputs = [size[1] for name, size in matrices(shape, plan).items() if name not in ENDS]
+    return plan._replace(group=next((group for group in GROUPS if not any(it % group for it in inputs)), GROUPS[0]))
 
 
 def matrices(shape: ModelShape, plan: Plan) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from danlu.compress import rounding
 from danlu.compress.packing import pack, unpack, words
-from danlu.compress.plan import Plan, Scheme, module
+from danlu.compress.plan import ENDS, Plan, Scheme, module
 from danlu.engines.hugging_face import SINGLE
 from danlu.errors import UserError
 from danlu.model.drawing import EMBEDDING, HEAD
@@ -36,10 +36,11 @@ def section(scheme: Scheme, shape: ModelShape, arrays: Mapping[str, NDArray[Any]
     if shape.tied_embeddings and EMBEDDING in kept:
         kept.append(HEAD)
     groups: list[dict[str, Any]] = []
-    for name in arrays:
-        if f"{name}_scale" not in arrays:
-            continue
-        target, told = _TARGETS.get(name, "Linear"), _group(scheme, name, arrays)
+    columns = {name: scale.shape[1] for name in arrays if (scale := arrays.get(f"{name}_scale")) is not None}
+    # A matrix may be one group wide; what is told of it is told of all layers.
+    size = next((arrays[name].shape[1] // count for name, count in columns.items() if count > 1), 0)
+    for name in columns:
+        target, told = _TARGETS.get(name, "Linear"), _group(scheme, name, 0 if name in ENDS else size)
         same = next((group for group in groups if {**group, "targets": []} == told), None)
         if same is None:
             groups.append(same := told)
@@ -55,11 +56,10 @@ def section(scheme: Scheme, shape: ModelShape, arrays: Mapping[str, NDArray[Any]
     }
 
 
-def _group(scheme: Scheme, name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """What holds of a matrix, and of all that are stored like it."""
+def _group(scheme: Scheme, name: str, size: int) -> dict[str, Any]:
+    """What holds of a matrix with groups of this size (0: whole rows), and of all that are stored like it."""
     integers = {"type": "int", "symmetric": True}
-    columns = arrays[f"{name}_scale"].shape[1]
-    strategy = {"strategy": "group", "group_size": arrays[name].shape[1] // columns} if columns > 1 else {"strategy": "channel"}
+    strategy = {"strategy": "group", "group_size": size} if size else {"strategy": "channel"}
     return {
         "targets": [],
         "weights": {"num_bits": Plan(scheme).bits_of(name), **integers, **strategy, "dynamic": False},
