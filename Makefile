@@ -162,5 +162,8 @@ benchmark-finetune: .venv/test.done  ## fine-tuning beside TRL, and the memory o
 benchmark-distill: .venv/test.done  ## half of SmolLM2's layers with a teacher and without, three seeds; JSON=FILE keeps the figures
 	$(BIN)/python benchmarks/distill.py $(if $(MODEL),--model $(MODEL)) $(WRITE)
 
+benchmark-student: .venv/test.done  ## from SmolLM2-135M to half its layers in 8 bits: speed, size and quality of each step; JSON=FILE keeps the figures
+	$(BIN)/python benchmarks/student.py $(WRITE)
+
 clean:  ## delete the environment and the caches; runs stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

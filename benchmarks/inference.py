@@ -51,12 +51,12 @@ def main() -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         measure = quantizing.Text(options.text, "text", 8192) if options.text else 8192
-        made = quantizing.quantize(options.model, place / "small", Plan(), None, measure, False, print)
+        made = quantizing.quantize(options.model, place / "small", Plan(), None, measure, False, False, print)
         figures["size_ratio"] = made["size_ratio"]
         if made["perplexity_increase"] is not None:
             figures["perplexity_increase"] = made["perplexity_increase"]
         opened = serving.open_model(place / "small", print)
-        executor = load(opened.shape, opened.weights, opened.scheme, 16384, "cpu", 1)
+        executor = load(opened.shape, opened.weights, opened.scheme, 16384, "cpu", threads=1)
         theirs = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
         for parameter in theirs.parameters():
             parameter.data = parameter.data.clone()

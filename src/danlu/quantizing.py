@@ -46,17 +46,17 @@ def quantize(
     plan: Plan,
     calibrate: Text | None,
     measure: Text | int,
+    int8_cache: bool,
     replace: bool,
     report: Report,
 ) -> dict[str, Any]:
     """Write the model at ``path`` by a plan; sizes, perplexity before and after, errors by matrix, and what to leave alone.
 
-    Perplexity is that of ``measure``; a number is of the tokens that a run held out.
+    Perplexity is that of ``measure``; a number is of the tokens that a run held out. With ``int8_cache`` also that of the float
+    model whose keys and values are in 8 bits.
     UserError: it is quantized already, cannot be opened, its weights are damaged, the plan does not fit, a text is too short, or
     see `export.check`.
     """
-    from danlu.serve.load import load
-
     export.check(to, replace)
     opened = serving.open_model(path, report)
     if opened.scheme != "plain":
@@ -72,24 +72,45 @@ def quantize(
     size = sum(file.stat().st_size for file in weights_files(to))
     result: dict[str, Any] = {"bytes": size, "size_ratio": size / _float_bytes(opened.shape)}
     result |= {"tokens": 0 if text is None else len(text), "calibration_tokens": 0 if example is None else len(example)}
-    before, after, executor = None, None, None
-    if text is not None:
-        before = perplexity(load(opened.shape, opened.weights, "plain", WINDOW, "cpu"), text)
-        changed = load(opened.shape, to, plan.scheme, WINDOW, "cpu")
-        after, executor = perplexity(changed, text), type(changed).__name__
-    increase = None if before is None or after is None else after / before - 1
-    result |= {"perplexity_before": before, "perplexity_after": after, "perplexity_increase": increase, "executor": executor}
-    return {**result, **_losses(opened.shape, made, plan.bits, size)}
+    result |= _price(opened, to, plan.scheme, text, int8_cache)
+    return {**result, **_losses(opened.shape, made, plan, size)}
 
 
-def _losses(shape: ModelShape, made: small.Quantized, bits: int, size: int) -> dict[str, Any]:
+def _price(
+    opened: serving.Opened, to: Path, scheme: Scheme, text: NDArray[np.int64] | None, int8_cache: bool
+) -> dict[str, float | str | None]:
+    from danlu.serve.load import load
+
+    names = (
+        "perplexity_before",
+        "perplexity_after",
+        "perplexity_increase",
+        "executor",
+        "perplexity_int8_cache",
+        "int8_cache_increase",
+    )
+    result: dict[str, float | str | None] = dict.fromkeys(names)
+    if text is None:
+        return result
+    before = perplexity(load(opened.shape, opened.weights, "plain", WINDOW, "cpu"), text)
+    changed = load(opened.shape, to, scheme, WINDOW, "cpu")
+    after = perplexity(changed, text)
+    result |= {"perplexity_before": before, "perplexity_after": after, "perplexity_increase": after / before - 1}
+    result["executor"] = type(changed).__name__
+    if int8_cache:
+        cached = perplexity(load(opened.shape, opened.weights, "plain", WINDOW, "cpu", "int8"), text)
+        result |= {"perplexity_int8_cache": cached, "int8_cache_increase": cached / before - 1}
+    return result
+
+
+def _losses(shape: ModelShape, made: small.Quantized, plan: Plan, size: int) -> dict[str, Any]:
     """Errors by matrix and by layer, the worst matrices, and the size if these stayed floats."""
     worst = dict(sorted(made.errors.items(), key=lambda it: -it[1])[:WORST])
     layers: dict[str, list[float]] = {}
     for name, error in made.errors.items():
         layers.setdefault(name.rpartition(".mlp.")[0] or name.rpartition(".self_attn.")[0] or module(name), []).append(error)
     means = {name: (sum(error**2 for error in each) / len(each)) ** 0.5 for name, each in layers.items()}
-    more = sum((4 - bits / 8) * made.arrays[name].size for name in worst)
+    more = sum((4 - plan.bits_of(name) / 8) * made.arrays[name].size for name in worst)
     kept = {"keep": [module(name) for name in worst], "size_ratio": (size + more) / _float_bytes(shape)}
     return {"errors": made.errors, "layer_errors": means, "worst": worst, "suggestion": kept}
 

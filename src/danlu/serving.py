@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from danlu import stages
+from danlu.compress.perplexity import likelihood
 from danlu.compress.plan import Scheme
 from danlu.compress.stored import without_section
 from danlu.data import tokenizer as tokenizers
 from danlu.data.chat import template as templates
 from danlu.data.prepared import Prepared
+from danlu.data.text_file import text_stream
 from danlu.data.tokenizer import Tokenizer
 from danlu.errors import UserError
 from danlu.model.families import from_hugging_face, to_hugging_face
@@ -76,6 +81,23 @@ def generate(opened: Opened, executor: Executor, prompt: str, settings: Generate
         for _, output in engine.step():
             if output.text:
                 yield output.text
+
+
+def evaluate(opened: Opened, executor: Executor, file: Path, text_field: str, report: Report) -> dict[str, Any]:
+    """What `stages.evaluate_file` measures, by the executor. UserError: see `text_stream`, or the text is too short."""
+    with text_stream(file, opened.model.tokenizer, text=text_field, report=report) as stream:
+        if stream.tokens < 2:
+            raise UserError("the text has no token to predict; give a longer one")
+        nats, tokens = likelihood(executor, stream.window(0, stream.tokens).astype(np.int64))
+        return {
+            "source": str(file),
+            "loss": nats / tokens,
+            "perplexity": math.exp(min(nats / tokens, 700.0)),
+            "bits_per_byte": nats / math.log(2) / stream.text_bytes,
+            "tokens": tokens,
+            "bytes": stream.text_bytes,
+            "documents": stream.documents,
+        }
 
 
 def _model(name: str, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path) -> Model:

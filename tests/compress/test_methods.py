@@ -23,6 +23,7 @@ from danlu.compress.quantize import quantize
 from danlu.compress.rounding import nearest, restore, scales
 from danlu.compress.smoothquant import smooth
 from danlu.compress.stored import SECTION, restored
+from danlu.data.text_file import text_stream
 from danlu.model.drawing import draw
 from danlu.model.families import tensor_shapes, to_hugging_face
 from danlu.model.shape import ModelShape
@@ -154,7 +155,19 @@ def test_packed_words_hold_the_first_value_in_their_lowest_bits(bits: int) -> No
 
 def test_four_bits_end_to_end(danlu: Call, trained_folder: tuple[RunFolder, str], tmp_path: Path, corpus_file: Path) -> None:
     place = tmp_path / "q"
-    asked = ("--to", place, "--scheme", "w4a16", "--group", 16, "--keep", "*embed_tokens", "--calibrate", corpus_file)
+    asked = (
+        "--to",
+        place,
+        "--scheme",
+        "w4a16",
+        "--group",
+        16,
+        "--int8-cache",
+        "--keep",
+        "*embed_tokens",
+        "--calibrate",
+        corpus_file,
+    )
     code, out, err = danlu("quantize", trained_folder[0].path, *asked, "--tokens", 400, "--calibration-tokens", 1000, "--json")
     assert code == 0, err
     result = json.loads(out)
@@ -162,23 +175,23 @@ def test_four_bits_end_to_end(danlu: Call, trained_folder: tuple[RunFolder, str]
     assert 0.9 < result["perplexity_after"] / result["perplexity_before"] < 1.1
     section = json.loads((place / "config.json").read_text())[SECTION]
     assert section["format"] == "pack-quantized" and section["config_groups"]["group_0"]["weights"]["group_size"] == 16
+    ends = section["config_groups"]["group_1"]
+    assert ends["targets"] == ["lm_head"] and (ends["weights"]["num_bits"], ends["weights"]["strategy"]) == (8, "channel")
+    assert abs(result["int8_cache_increase"]) < 0.01 and result["perplexity_int8_cache"] != result["perplexity_before"]
     opened = serving.open_model(place, print)
-    stored = load_file(place / "model.safetensors")
-    floats = {}
-    for name in tensor_shapes(opened.shape):
-        packed = stored.get(f"{name}_packed")
-        if packed is None:
-            floats[name] = stored[name]
-            continue
-        nibbles = (packed.view(np.uint32)[:, :, None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
-        numbers = nibbles.reshape(len(packed), -1).astype(np.float32) - 8
-        floats[name] = numbers * np.repeat(stored[f"{name}_scale"].astype(np.float32), 16, axis=1)
-    assert sum(floats[name].nbytes for name in floats) > 2 * result["bytes"]
+    theirs = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)  # by the package compressed-tensors
     tokens = [number * 37 % 200 for number in range(30)]
     ours = load(opened.shape, place, opened.scheme, 64, "cpu").run([Piece(tokens, 0, [0, 1], 30)])
     with torch.no_grad():
-        expected = transformers_model(opened.config, floats)(torch.tensor([tokens])).logits[0].numpy()
-    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(ours, theirs(torch.tensor([tokens])).logits[0].numpy(), rtol=1e-4, atol=1e-4)
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox 炉火 def return")
+    found = json.loads(danlu("evaluate", place, "--file", text, "--json")[1])
+    with text_stream(text, opened.model.tokenizer) as stream, torch.no_grad():
+        ids = torch.tensor(stream.window(0, stream.tokens).astype(np.int64))
+        loss = torch.nn.functional.cross_entropy(theirs(ids[None]).logits[0, :-1].double(), ids[1:])
+    assert (found["loss"], found["bytes"]) == (pytest.approx(float(loss), rel=1e-5), len(text.read_bytes()))
+    assert "give one with --file" in danlu("evaluate", place)[2]
     code, out, err = danlu("generate", place, "--prompt", "the ", "--max-tokens", 3)
     assert code == 0 and out.startswith("the "), err
 

@@ -32,7 +32,7 @@ def small(trained_folder: tuple[RunFolder, str], tmp_path_factory: pytest.TempPa
     from danlu import quantizing
 
     place = tmp_path_factory.mktemp("small") / "small"
-    return place, quantizing.quantize(trained_folder[0].path, place, Plan(), None, 400, False, print)
+    return place, quantizing.quantize(trained_folder[0].path, place, Plan(), None, 400, True, False, print)
 
 
 def test_rows_are_rounded_to_the_nearest_of_255_steps() -> None:

@@ -13,6 +13,7 @@ from danlu.data import tokenizer as tokenizers
 from danlu.data.tokenizer import Tokenizer
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
+from danlu.serve.executor import CacheType
 from danlu.serve.torch_executor import TorchExecutor
 
 BASE: dict[str, Any] = {
@@ -43,9 +44,9 @@ def weights_of(shape: ModelShape, seed: int = 0) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="session")
 def executor_of() -> Callable[..., TorchExecutor]:
-    def make(blocks: int = 64, **fields: Any) -> TorchExecutor:
+    def make(blocks: int = 64, cache: CacheType = "float32", **fields: Any) -> TorchExecutor:
         shape = ModelShape(**{**BASE, **fields})
-        return TorchExecutor(shape, weights_of(shape), blocks)
+        return TorchExecutor(shape, weights_of(shape), blocks, cache)
 
     return make
 

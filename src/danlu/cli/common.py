@@ -22,6 +22,13 @@ ROOT = click.option(
     "--runs", "root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder of all runs."
 )
 RUN = click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+CACHE = click.option(
+    "--cache-dtype",
+    type=click.Choice(["float32", "int8"]),
+    default="float32",
+    show_default=True,
+    help="Type of the keys and values; int8 takes little more than a quarter of the memory, and is computed in torch.",
+)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 

@@ -39,10 +39,11 @@ GROUP = 32
 @click.option("--file", type=click.Path(path_type=Path), help="Text to measure perplexity on. Default: a run's held-out text.")
 @click.option("--text", default="text", show_default=True, help="Field that holds the text, in JSON and Parquet.")
 @click.option("--tokens", type=click.IntRange(2), default=8192, show_default=True, help="Of --file, at most.")
+@click.option("--int8-cache", is_flag=True, help="Measure too what keys and values in 8 bits cost the float model.")
 @click.option("--replace", is_flag=True, help="Overwrite a folder made before.")
 @JSON
 def quantize(path: Path, to: Path, replace: bool, as_json: bool, **options: Any) -> None:
-    """Write the model with weights of 8 or 4 bits, and their price.
+    """Write the model in 8 or 4 bits, and what that costs.
 
     8 bits are a quarter of the bytes of float32. With it go perplexity before and after on the text, and what loses most.
 
@@ -62,7 +63,7 @@ def quantize(path: Path, to: Path, replace: bool, as_json: bool, **options: Any)
     plan = Plan(options["scheme"], group, options["keep"], methods)
     texts = [(options["calibrate"], options["calibration_tokens"]), (options["file"], options["tokens"])]
     calibrate, measure = (None if file is None else quantizing.Text(file, options["text"], count) for file, count in texts)
-    result = quantizing.quantize(path, to, plan, calibrate, measure or options["tokens"], replace, note)
+    result = quantizing.quantize(path, to, plan, calibrate, measure or options["tokens"], options["int8_cache"], replace, note)
     if as_json:
         print_json(result)
     else:
@@ -75,6 +76,11 @@ def _tell(to: Path, result: dict[str, Any]) -> None:
         click.echo(
             f"perplexity {result['perplexity_before']:.3f} before, {result['perplexity_after']:.3f} after "
             f"({result['perplexity_increase']:+.2%}), on {result['tokens']:,} tokens, computed by {result['executor']}"
+        )
+    if result["perplexity_int8_cache"] is not None:
+        click.echo(
+            f"perplexity {result['perplexity_int8_cache']:.3f} with float weights and an int8 cache "
+            f"({result['int8_cache_increase']:+.2%})"
         )
     of = "outputs" if result["calibration_tokens"] else "weights"
     click.echo(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from danlu.cli.common import JSON, note, print_json
+from danlu.cli.common import CACHE, JSON, note, print_json
+
+if TYPE_CHECKING:
+    from danlu.serve.executor import CacheType
 
 
 @click.command()
@@ -16,6 +20,7 @@ from danlu.cli.common import JSON, note, print_json
 @click.option("--name", help="What clients call the model. Default: the folder's name.")
 @click.option("--api-key", envvar="DANLU_API_KEY", help="Clients must send it. Also from DANLU_API_KEY.")
 @click.option("--cache-tokens", type=click.IntRange(64), default=32768, show_default=True, help="Room of the key/value cache.")
+@CACHE
 @click.option("--running", type=click.IntRange(1), default=64, show_default=True, help="Answers made at the same time, at most.")
 @click.option("--waiting", type=click.IntRange(1), default=256, show_default=True, help="Answers that may wait; more get a 429.")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
@@ -28,6 +33,7 @@ def serve(
     name: str | None,
     api_key: str | None,
     cache_tokens: int,
+    cache_dtype: CacheType,
     running: int,
     waiting: int,
     timeout: float,
@@ -53,7 +59,7 @@ def serve(
     settings = Settings(host, port, api_key, running, waiting, timeout)
     serve_http(
         opened.model,
-        lambda: load(opened.shape, opened.weights, opened.scheme, cache_tokens, device, threads),
+        lambda: load(opened.shape, opened.weights, opened.scheme, cache_tokens, device, cache_dtype, threads),
         settings,
         lambda address: click.echo(f"serve: {address}"),
     )

@@ -19,7 +19,7 @@ LAYOUT = click.option("--layout", is_flag=True, help="In the run's own layout; p
 
 
 @click.command()
-@RUN
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|FOLDER")
 @OVERRIDES
 @LAYOUT
 @click.option("--file", type=click.Path(path_type=Path), help="A text, JSON or Parquet file to evaluate on instead.")
@@ -40,13 +40,15 @@ def evaluate(
     """Measure loss, perplexity and bits per byte, or tasks.
 
     On the validation split, or on a file. Bits per byte compare models with different tokenizers.
-    --tasks runs task files of EleutherAI's lm-eval, also on a model in a folder in the Hugging Face layout.
+    --tasks runs task files of EleutherAI's lm-eval. A model in a folder in the Hugging Face layout, quantized ones included, is
+    computed as `danlu serve` does.
 
     \b
     Examples:
       danlu evaluate runs/quickstart
       danlu evaluate runs/quickstart --file README.md
       danlu evaluate runs/quickstart parallel.tensor=2
+      danlu evaluate my-model --file README.md
       danlu evaluate my-model --tasks tasks/choices.yaml
     """
     if tasks:
@@ -56,6 +58,12 @@ def evaluate(
         return
     if limit is not None:
         raise UserError("--limit is of the samples of --tasks; name some, or leave it out")
+    if (run / "config.json").is_file():
+        _no_run(run, overrides, layout)
+        if file is None:
+            raise UserError(f"{run} has no text that was held out; give one with --file")
+        _tell_evaluation(_evaluated_folder(run, file, text), as_json)
+        return
     from danlu import engines, stages
 
     folder = run_folder(run)
@@ -64,18 +72,38 @@ def evaluate(
         return
     trained = stages.open_trained(folder, note, settings)
     result = stages.evaluate(trained) if file is None else stages.evaluate_file(trained, file, text, note)
-    if as_json:
-        print_json(result)
-    else:
-        counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
-        click.echo(f"{result['source']}: {counts}")
-        click.echo(stages.told(result))
+    _tell_evaluation(result, as_json)
     if file is None and trained.engine.rank == 0:
         try:
             stages.keep_evaluation(folder, result)
         except DanluError as error:  # someone else's run, or an archive: the figures are what was asked for
             note(f"danlu: the result is not kept: {error}")
     trained.engine.close()
+
+
+def _no_run(folder: Path, overrides: tuple[str, ...], layout: bool) -> None:
+    if overrides or layout:
+        raise UserError(f"{folder} is no run: it has no recipe to override and no layout")
+
+
+def _evaluated_folder(folder: Path, file: Path, text: str) -> dict[str, Any]:
+    from danlu import serving
+    from danlu.compress.perplexity import WINDOW
+    from danlu.serve.load import load
+
+    opened = serving.open_model(folder, note)
+    return serving.evaluate(opened, load(opened.shape, opened.weights, opened.scheme, WINDOW, "cpu"), file, text, note)
+
+
+def _tell_evaluation(result: dict[str, Any], as_json: bool) -> None:
+    from danlu import stages
+
+    if as_json:
+        print_json(result)
+        return
+    counts = f"{many(result['documents'], 'document')}, {result['tokens']:,} tokens, {result['bytes']:,} bytes"
+    click.echo(f"{result['source']}: {counts}")
+    click.echo(stages.told(result))
 
 
 def _print_tasks(path: Path, tasks: tuple[Path, ...], limit: int | None, as_json: bool) -> None:
@@ -126,8 +154,7 @@ def generate(
     given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     asked = {name: it for name, it in given.items() if it is not None}
     if (run / "config.json").is_file():
-        if overrides or layout:
-            raise UserError(f"{run} is no run: it has no recipe to override and no layout")
+        _no_run(run, overrides, layout)
         _print(_continued_by_folder(run, prompts, asked), as_json)
         return
     from danlu import engines, stages

@@ -16,6 +16,12 @@ CHUNK = 64
 
 def perplexity(executor: Executor, tokens: NDArray[np.int64]) -> float:
     """e to the mean negative log-likelihood of all tokens but the first of each window."""
+    nats, count = likelihood(executor, tokens)
+    return math.exp(min(nats / count, 700.0))
+
+
+def likelihood(executor: Executor, tokens: NDArray[np.int64]) -> tuple[float, int]:
+    """The negative log-likelihood of all tokens but the first of each window, summed, and how many these are."""
     window = min(WINDOW, executor.context, executor.blocks * BLOCK)
     nats, count = 0.0, 0
     for start in range(0, len(tokens) - 1, window):
@@ -25,7 +31,7 @@ def perplexity(executor: Executor, tokens: NDArray[np.int64]) -> float:
             logits_nv = executor.run([Piece(given, at, list(range(-(-window // BLOCK))), len(given))])
             nats += _nats(logits_nv, part[at + 1 : at + 1 + len(given)])
             count += len(given)
-    return math.exp(min(nats / count, 700.0))
+    return nats, count
 
 
 def _nats(logits_nv: Logits, targets: list[int]) -> float:

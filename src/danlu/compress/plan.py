@@ -7,13 +7,16 @@ from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
 from danlu.errors import UserError
-from danlu.model.drawing import HEAD
+from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.model.families import tensor_shapes
 from danlu.model.shape import ModelShape
 
 Scheme = Literal["plain", "w8a16", "w8a8", "w4a16"]
 """Bits of weights, and of the activations that they meet; 16: these stay floats. Plain: so do the weights."""
 Method = Literal["gptq", "smoothquant"]
+
+
+ENDS = (EMBEDDING, HEAD)
 
 
 class Plan(NamedTuple):
@@ -27,10 +30,13 @@ class Plan(NamedTuple):
     methods: tuple[Method, ...] = ()
     """What a calibration text is for; without any, values are rounded to the nearest."""
 
-    @property
-    def bits(self) -> int:
-        """Of a weight."""
-        return 4 if self.scheme == "w4a16" else 8
+    def bits_of(self, name: str) -> int:
+        """Of a matrix's weights. The embedding and the output have 8 at least: with 4 they cost more than all others do."""
+        return 4 if self.scheme == "w4a16" and name not in ENDS else 8
+
+    def group_of(self, name: str) -> int:
+        """Inputs of a matrix that share a scale; 0: all of a row."""
+        return 0 if name in ENDS else self.group
 
 
 def matrices(shape: ModelShape, plan: Plan) -> dict[str, tuple[int, ...]]:
@@ -52,7 +58,7 @@ def matrices(shape: ModelShape, plan: Plan) -> dict[str, tuple[int, ...]]:
     if not left:
         raise UserError("--keep leaves nothing to quantize; name fewer matrices")
     for name, (_, inputs) in left.items():
-        if plan.group and inputs % plan.group:
+        if plan.group_of(name) and inputs % plan.group:
             raise UserError(
                 f"{module(name)}: its {inputs} inputs are not whole groups of {plan.group}; "
                 f"give a --group that divides {inputs}, or --keep {module(name)}"

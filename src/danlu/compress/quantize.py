@@ -103,11 +103,12 @@ def _add(made: Quantized, name: str, weight: Floats, plan: Plan, wanted: bool, i
         made.arrays[name] = weight.astype(np.float32)
         return
     hessian = None if inputs is None else inputs.hessian
-    scale = rounding.scales(weight, plan.bits, plan.group, None if hessian is None else np.diag(hessian))
+    bits = plan.bits_of(name)
+    scale = rounding.scales(weight, bits, plan.group_of(name), None if hessian is None else np.diag(hessian))
     if inputs is not None and inputs.gptq:
-        numbers = gptq.compensated(weight, scale, plan.bits, inputs.hessian)
+        numbers = gptq.compensated(weight, scale, bits, inputs.hessian)
     else:
-        numbers = rounding.nearest(weight, scale, plan.bits)
+        numbers = rounding.nearest(weight, scale, bits)
     made.arrays[name], made.arrays[f"{name}_scale"] = numbers, scale
     made.errors[name] = rounding.relative_error(weight, rounding.restore(numbers, scale), hessian)
 

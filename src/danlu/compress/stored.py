@@ -26,6 +26,7 @@ from danlu.model.shape import ModelShape
 Arrays = dict[str, NDArray[Any]]
 SECTION = "quantization_config"
 _FORMATS: dict[Scheme, str] = {"w8a8": "int-quantized", "w8a16": "pack-quantized", "w4a16": "pack-quantized"}
+_TARGETS = {EMBEDDING: "Embedding", HEAD: "lm_head"}
 _SCHEMES: dict[tuple[int, int], Scheme] = {(8, 8): "w8a8", (8, 16): "w8a16", (4, 16): "w4a16"}
 
 
@@ -34,27 +35,37 @@ def section(scheme: Scheme, shape: ModelShape, arrays: Mapping[str, NDArray[Any]
     kept = [name for name, size in tensor_shapes(shape).items() if len(size) == 2 and arrays[name].dtype != np.int8]
     if shape.tied_embeddings and EMBEDDING in kept:
         kept.append(HEAD)
-    integers = {"type": "int", "symmetric": True}
-    group = {
-        "targets": ["Linear"] if EMBEDDING in kept else ["Linear", "Embedding"],
-        "weights": {"num_bits": Plan(scheme).bits, **integers, **_strategy(arrays), "dynamic": False},
-        "input_activations": {"num_bits": 8, **integers, "strategy": "token", "dynamic": True} if scheme == "w8a8" else None,
-        "output_activations": None,
-    }
+    groups: list[dict[str, Any]] = []
+    for name in arrays:
+        if f"{name}_scale" not in arrays:
+            continue
+        target, told = _TARGETS.get(name, "Linear"), _group(scheme, name, arrays)
+        same = next((group for group in groups if {**group, "targets": []} == told), None)
+        if same is None:
+            groups.append(same := told)
+        if target not in same["targets"]:
+            same["targets"].append(target)
+    groups.sort(key=lambda group: "Linear" not in group["targets"])
     return {
         "quant_method": "compressed-tensors",
         "format": _FORMATS[scheme],
         "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
+        "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
         "ignore": [module(name) for name in kept],
     }
 
 
-def _strategy(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    for name, scale in arrays.items():
-        if name.endswith("_scale") and scale.shape[1] > 1:
-            return {"strategy": "group", "group_size": arrays[name.removesuffix("_scale")].shape[1] // scale.shape[1]}
-    return {"strategy": "channel"}
+def _group(scheme: Scheme, name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """What holds of a matrix, and of all that are stored like it."""
+    integers = {"type": "int", "symmetric": True}
+    columns = arrays[f"{name}_scale"].shape[1]
+    strategy = {"strategy": "group", "group_size": arrays[name].shape[1] // columns} if columns > 1 else {"strategy": "channel"}
+    return {
+        "targets": [],
+        "weights": {"num_bits": Plan(scheme).bits_of(name), **integers, **strategy, "dynamic": False},
+        "input_activations": {"num_bits": 8, **integers, "strategy": "token", "dynamic": True} if scheme == "w8a8" else None,
+        "output_activations": None,
+    }
 
 
 def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], Scheme]:
@@ -64,12 +75,12 @@ def without_section(config: Mapping[str, Any]) -> tuple[dict[str, Any], Scheme]:
     if not found:
         return plain, "plain"
     try:
-        (group,) = found["config_groups"].values()
+        group = found["config_groups"]["group_0"]
         weights, inputs = group["weights"], group["input_activations"]
         scheme = _SCHEMES[weights["num_bits"], inputs["num_bits"] if inputs else 16]
         if found["quant_method"] == "compressed-tensors" and found["format"] in _FORMATS.values() and weights["symmetric"]:
             return plain, scheme
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError):
         pass
     method = found.get("quant_method") if isinstance(found, dict) else found
     raise UserError(
@@ -84,7 +95,10 @@ def write(arrays: Mapping[str, NDArray[Any]], folder: Path, scheme: Scheme) -> N
     made: Arrays = {}
     for name, array in arrays.items():
         if array.dtype == np.int8 and _FORMATS[scheme] == "pack-quantized":
-            made[f"{name}_packed"], made[f"{name}_shape"] = pack(array, Plan(scheme).bits), np.array(array.shape, np.int64)
+            made[f"{name}_packed"], made[f"{name}_shape"] = (
+                pack(array, Plan(scheme).bits_of(name)),
+                np.array(array.shape, np.int64),
+            )
         else:
             made[name] = np.ascontiguousarray(array)
     save_file(made, folder / SINGLE, metadata={"format": "pt"})
@@ -120,7 +134,7 @@ def _take(found: Arrays, made: Arrays, name: str, size: tuple[int, ...], scheme:
         _check(f"{name}_scale", scale, (size[0], groups), "float16" if scale.dtype == np.float16 else "float32")
         made[f"{name}_scale"] = scale
     if packed is not None:
-        bits = Plan(scheme).bits
+        bits = Plan(scheme).bits_of(name)
         _check(f"{name}_packed", packed, (size[0], words(size[1], bits)), "int32")
         if (told := found.pop(f"{name}_shape", None)) is None or told.tolist() != list(size):
             raise UserError(f"{name}_shape is {told}, the model needs {list(size)}")

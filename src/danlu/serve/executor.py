@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 16
 """Tokens of a block of the key/value cache."""
+
+CacheType = Literal["float32", "int8"]
+"""How keys and values are kept."""
 
 Logits = NDArray[np.float32]
 

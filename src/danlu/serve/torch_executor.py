@@ -19,7 +19,8 @@ from danlu.engines.torch.decoder import rotate
 from danlu.model.drawing import EMBEDDING, HEAD
 from danlu.model.rope import frequencies
 from danlu.model.shape import ModelShape
-from danlu.serve.executor import BLOCK, Logits, Piece
+from danlu.serve.executor import BLOCK, CacheType, Logits, Piece
+from danlu.serve.torch_cache import STORES
 
 ROWS = 16
 
@@ -39,21 +40,20 @@ class _Tile(NamedTuple):
 class TorchExecutor:
     """See `danlu.serve.executor.Executor`."""
 
-    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor], blocks: int) -> None:
+    def __init__(self, shape: ModelShape, weights: Mapping[str, Tensor], blocks: int, cache: CacheType = "float32") -> None:
         self.shape, self.weights, self.blocks = shape, weights, blocks
         self.vocab_size, self.context = shape.vocab_size, shape.max_sequence_length
         self.device = weights[EMBEDDING].device
-        size = (blocks * BLOCK, shape.key_value_heads, shape.head_dim)
-        # Zeros, since what is masked is multiplied by zero, which NaN would survive.
-        self.keys = [torch.zeros(size, device=self.device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, device=self.device) for _ in range(shape.layers)]
+        self.keys, self.values = (
+            [STORES[cache](blocks * BLOCK, shape, self.device) for _ in range(shape.layers)] for _ in range(2)
+        )
         inverse, self.factor = frequencies(shape)
         self.frequencies = torch.tensor(inverse, dtype=torch.float32, device=self.device)
 
     def copy(self, source: int, target: int) -> None:
         """See the protocol."""
         for layer in (*self.keys, *self.values):
-            layer[target * BLOCK : (target + 1) * BLOCK] = layer[source * BLOCK : (source + 1) * BLOCK]
+            layer.copy(source, target)
 
     @torch.inference_mode()
     def run(self, pieces: Sequence[Piece]) -> Logits:
@@ -97,13 +97,14 @@ class TorchExecutor:
         q_nhk, k_ngk = (rotate(x, *rotary, shape.interleaved_rotary) for x in (q_nhk, k_ngk))
         keys, values = self.keys[layer], self.values[layer]
         place = slots_n[:count].to(self.device)
-        keys[place], values[place] = k_ngk[:count], v_ngk[:count]
+        keys.put(place, k_ngk[:count])
+        values.put(place, v_ngk[:count])
         window = shape.sliding_window if layer >= shape.full_attention_layers else None
         out_nhk = torch.zeros_like(q_nhk)
         for tile in tiles:
             q_thk = q_nhk.new_zeros(BLOCK, shape.heads, k)
             q_thk[tile.within] = q_nhk[tile.rows]
-            out_nhk[tile.rows] = _attend(q_thk, keys[tile.slots], values[tile.slots], tile.start, window)[tile.within]
+            out_nhk[tile.rows] = _attend(q_thk, keys.get(tile.slots), values.get(tile.slots), tile.start, window)[tile.within]
         return self._project(out_nhk.view(n, -1), f"{name}.o_proj")
 
     def _mlp(self, layer: int, x_nd: Tensor) -> Tensor:
