@@ -16,6 +16,7 @@ from danlu import measure as machine
 from danlu import recipe as recipes
 from danlu.engines import whole_step
 from danlu.engines.torch.engine import TorchEngine
+from danlu.engines.torch.measure.__main__ import least
 from danlu.engines.torch.measure.clock import Clock
 from danlu.engines.torch.measure.operators import _CASES, attention
 from danlu.engines.torch.trial import meter_step
@@ -114,6 +115,11 @@ def test_processes_get_what_was_measured_with_as_many() -> None:
     both = hardware(plain(1), slow)
     assert [both.share(count).processes for count in (1, 2, 3)] == [1, 2, 2]  # type: ignore[union-attr]
     assert both.of(2).memory == both.memory / 2 and load("cpu").of(2).memory == load("cpu").memory
+
+
+def test_of_two_measurements_every_point_is_the_quicker_one() -> None:
+    one, other = {"a": {"b": [(1, 2.0), (2, 5.0)]}}, {"a": {"b": [(1, 3.0), (2, 4.0)]}}
+    assert least(one, other) == {"a": {"b": [(1, 2.0), (2, 4.0)]}}
 
 
 def test_a_slowdown_of_whole_steps_is_that_of_the_prediction() -> None:

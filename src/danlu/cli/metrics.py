@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from danlu.cli.common import JSON, print_json
 from danlu.errors import UserError
+from danlu.files import why
 
 
 @click.command()
@@ -40,14 +42,24 @@ def metrics(run: Path, patterns: tuple[str, ...], as_csv: bool, as_parquet: bool
     found = tables.signals(tables.metrics_file(run), patterns)
     if as_json:
         print_json(tables.as_json(found))
-    elif as_parquet and to is not None:
-        tables.write_parquet(found, to)
     elif to is not None:
-        with to.open("w", encoding="utf-8", newline="") as stream:
-            tables.write_csv(found, stream)
+        try:
+            _write(found, to, as_parquet)
+        except OSError as error:
+            raise UserError(f"--to {to}: cannot be written: {why(error)}") from None
     elif as_csv:
         tables.write_csv(found, sys.stdout)
     else:
         click.echo("\n".join(tables.summary_lines(found)))
     if to is not None:
         click.echo(f"wrote {to}")
+
+
+def _write(found: Any, to: Path, as_parquet: bool) -> None:
+    from danlu.watch import tables
+
+    if as_parquet:
+        tables.write_parquet(found, to)
+        return
+    with to.open("w", encoding="utf-8", newline="") as stream:
+        tables.write_csv(found, stream)

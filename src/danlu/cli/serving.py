@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @CACHE
 @click.option("--running", type=click.IntRange(1), default=64, show_default=True, help="Answers made at the same time, at most.")
 @click.option("--waiting", type=click.IntRange(1), default=256, show_default=True, help="Answers that may wait; more get a 429.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, 1e9, min_open=True), default=600, show_default=True, help="Seconds of a request."
+)
 @click.option("--device", default="cpu", show_default=True, help="cpu, or cuda.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="That compute on a CPU. Default: one a core, or OMP_NUM_THREADS.")
 def serve(
@@ -75,7 +77,9 @@ def serve(
 @click.option("--system-words", type=click.IntRange(1), default=400, show_default=True, help="Of the prompt that all begin with.")
 @click.option("--words", type=click.IntRange(1), default=30, show_default=True, help="Of a turn, on average.")
 @click.option("--pause", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between turns, on average.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600, show_default=True, help="Seconds of a request.")
+@click.option(
+    "--timeout", type=click.FloatRange(0, 1e9, min_open=True), default=600, show_default=True, help="Seconds of a request."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of texts and times.")
 @JSON
 def bench_serve(

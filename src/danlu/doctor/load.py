@@ -16,9 +16,11 @@ from danlu.recipe import Recipe
 from danlu.recipe.fields import dotted, every_field
 from danlu.run_folder import RunFolder
 from danlu.watch import logs, store
+from danlu.watch.names import SIGNALS
 
 DEVICE, DEVICE_OF = "train.device", "run.device"
 """The recipe may say auto; the segment says what it became."""
+NAMED = 5
 FACTS = {
     "train.optimizer.learning_rate": ("learning_rate", "lr", "base_lr"),
     "train.optimizer.gradient_clipping": ("gradient_clipping", "grad_clip", "grad_clip_norm"),
@@ -45,6 +47,9 @@ def load(path: Path, facts: Mapping[str, Any] | None = None) -> Evidence:
         return from_store(run.metrics if path.is_dir() else path, renamed_facts(facts or {}))
     log = logs.read(path)
     signals = {name: Series(*one) for name, one in logs.renamed(log.signals).items()}
+    if not signals.keys() & (SIGNALS.keys() | logs.ALIASES.keys()):
+        there = ", ".join(list(signals)[:NAMED])
+        raise UserError(f"{path}: holds nothing that is known here ({there}); call the training loss train_loss")
     return Evidence(signals, renamed_facts({**log.settings, **(facts or {})}), name=path.name)
 
 

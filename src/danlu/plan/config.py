@@ -91,6 +91,8 @@ def parse(config: Mapping[str, Any], origin: str) -> Read:
         notes.append(f"model_type {kind} is not known: planned as a decoder with {matrices} a layer, by its field names")
     longest = _number(config, "positions", origin)
     tied = config.get("tie_word_embeddings")
+    if not isinstance(tied, bool | None):
+        raise UserError(f"{origin}: tie_word_embeddings is {tied!r}; it must be true or false")
     dimensions = Dimensions(
         layers=layers,
         hidden=hidden,

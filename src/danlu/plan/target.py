@@ -71,7 +71,7 @@ def _model(
         assumed.append(f"--sequence is not given: {sequence:,} tokens a sample")
     batch = given.global_batch
     if batch is None:
-        batch = max(1, STEP_TOKENS // sequence)
+        batch = 1 << max(0, (STEP_TOKENS // sequence).bit_length() - 1)  # what most numbers of devices divide
         assumed.append(f"--global-batch is not given: {batch:,} samples a step")
     tokens = given.tokens
     if tokens is None:

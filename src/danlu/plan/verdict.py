@@ -66,7 +66,7 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     time = best.time
     rate = f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.1%}"
     yield f"time     {duration(time.seconds)} a step, {rate}; {count(request.tokens)} tokens in {span(best.hours(request))}"
-    price = f"{dollars(best.price(request))} at {dollars(hardware.price)} per device and hour (--price)"
+    price = f"{dollars(best.price(request))} at {dollars(hardware.price)} per device and hour (yours: --price)"
     yield f"price    {price}"
     bounds = [stage.bound for stage in best.memory.stages]
     most = f" (stage {bounds.index(max(bounds))})" if len(bounds) > 1 else ""

@@ -137,12 +137,19 @@ def _trainer_state(path: Path) -> Imported:
 
 
 def renamed(signals: Mapping[str, Signal]) -> dict[str, Signal]:
-    """Signals under danlu's names where they are known under another; the others keep theirs."""
+    """Signals under danlu's names where they are known under another, in any spelling; the others keep theirs."""
     result: dict[str, Signal] = {}
     used: set[str] = set()
+    spelled = {_plain(name): name for name in reversed(list(signals))} | {name: name for name in signals}
     for name, aliases in ALIASES.items():
-        alias = next((alias for alias in (*aliases, name) if alias in signals and alias not in used), None)
+        theirs = (*aliases, name, *map(_plain, aliases))
+        alias = next((spelled[alias] for alias in theirs if alias in spelled and spelled[alias] not in used), None)
         if alias is not None:
             used.add(alias)
             result[name] = signals[alias]
     return {**{name: one for name, one in signals.items() if name not in used}, **result}
+
+
+def _plain(name: str) -> str:
+    """Train Loss, train-loss and train_loss are the same."""
+    return "_".join(name.lower().replace("-", " ").split())

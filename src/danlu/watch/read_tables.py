@@ -51,7 +51,12 @@ def read_csv(path: Path) -> dict[str, Series]:
                 raise UserError(f"{path}: is empty; a log begins with a line of column names, such as step,loss")
             step = next((column for column in columns if column.strip().lower() in STEP_COLUMNS), None)
             if step is None:
-                raise UserError(f"{path}: has no column for the step; call one of them step")
+                found = ", ".join(columns)[:60]
+                raise UserError(
+                    f"{path}: has no column for the step; call one of them step, with commas between them, not {found!r}"
+                )
+            if twice := next((column for column in columns if column and columns.count(column) > 1), None):
+                raise UserError(f"{path}: has two columns {twice!r}; give them names of their own")
             if {"metric", "value"} <= set(columns):
                 return _collect((row[step], row["metric"], row["value"], line) for line, row in enumerate(rows, 2))
             others = [column for column in columns if column and column != step]

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import paddle
 from paddle import Tensor, nn
+from threadpoolctl import ThreadpoolController
 
 from danlu.engines.base import Observed, TensorSums
 from danlu.engines.paddle.auto_parallel import own
@@ -149,7 +150,9 @@ def observing(engine: Watched, histograms: bool) -> Iterator[Observer]:
         if model.embed_tokens is not None:
             hooks.append(model.embed_tokens.register_forward_post_hook(partial(observer.activation, "model.embed_tokens")))
     try:
-        yield observer
+        # Threads of numpy's would go on spinning beside those of paddle.
+        with ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+            yield observer
     finally:
         for hook in hooks:
             hook.remove()
