@@ -13,7 +13,7 @@ import pytest
 
 from danlu import recipe as recipes
 from danlu.doctor.evidence import EVALUATED, GRADIENT, LOSS, RATE, VALIDATION
-from danlu.doctor.load import check_given, load, read_facts
+from danlu.doctor.load import check_given, check_known, load, read_facts
 from danlu.doctor.series import series
 from danlu.errors import UserError
 from danlu.run_folder import RunFolder
@@ -157,3 +157,23 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "facts"), [('{"a": 1}', {"a": 1}), ("", {}), ("[1]", {}), ("{", {})])
 def test_facts_of_a_manifest(text: str, facts: dict) -> None:
     assert read_facts(text) == facts
+
+
+@pytest.mark.parametrize("name", ["Loss", "Train Loss", "TRAIN-LOSS", "train_loss"])
+def test_a_name_in_any_spelling_is_known(tmp_path: Path, name: str) -> None:
+    (log := tmp_path / "log.csv").write_text(f"Step,{name}\n1,3.5\n2,nan\n")
+    evidence = load(log)
+    check_known(log, evidence)
+    assert evidence.signals[LOSS].values[0] == 3.5 and math.isnan(evidence.signals[LOSS].values[1])
+
+
+def test_a_log_of_unknown_names_does_not_pass_for_healthy(tmp_path: Path) -> None:
+    (log := tmp_path / "log.csv").write_text("step,losses\n1,nan\n")
+    with pytest.raises(UserError, match=r"holds nothing that is known here \(losses\); call the training loss train_loss"):
+        check_known(log, load(log))
+
+
+def test_two_columns_of_one_name_do_not_hide_each_other(tmp_path: Path) -> None:
+    (log := tmp_path / "log.csv").write_text("step,loss,loss\n1,nan,3\n")
+    with pytest.raises(UserError, match="has two columns 'loss'; give them names of their own"):
+        load(log)

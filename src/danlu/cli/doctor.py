@@ -60,11 +60,13 @@ def diagnose_run(run: Path, settings: tuple[str, ...], everything: bool, languag
     """
     from danlu.doctor import show
     from danlu.doctor.diagnose import diagnose
-    from danlu.doctor.load import check_given, load
+    from danlu.doctor.load import check_given, check_known, load
 
     facts = _facts(settings)
     check_given(facts)
-    diagnosis = diagnose(load(run, facts))
+    evidence = load(run, facts)
+    check_known(run, evidence)
+    diagnosis = diagnose(evidence)
     _print(diagnosis, str(run), show.lines(diagnosis, language_of(language), everything), as_json)
 
 

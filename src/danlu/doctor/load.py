@@ -47,10 +47,14 @@ def load(path: Path, facts: Mapping[str, Any] | None = None) -> Evidence:
         return from_store(run.metrics if path.is_dir() else path, renamed_facts(facts or {}))
     log = logs.read(path)
     signals = {name: Series(*one) for name, one in logs.renamed(log.signals).items()}
-    if not signals.keys() & (SIGNALS.keys() | logs.ALIASES.keys()):
-        there = ", ".join(list(signals)[:NAMED])
-        raise UserError(f"{path}: holds nothing that is known here ({there}); call the training loss train_loss")
     return Evidence(signals, renamed_facts({**log.settings, **(facts or {})}), name=path.name)
+
+
+def check_known(path: Path, evidence: Evidence) -> None:
+    """UserError: no rule can say anything of a log, whose signals have names that are not known."""
+    if evidence.signals and not evidence.signals.keys() & (SIGNALS.keys() | logs.ALIASES.keys()):
+        there = ", ".join(list(evidence.signals)[:NAMED])
+        raise UserError(f"{path}: holds nothing that is known here ({there}); call the training loss train_loss")
 
 
 def from_run(run: RunFolder) -> Evidence:
