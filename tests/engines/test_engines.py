@@ -32,7 +32,7 @@ def test_torch_is_the_default() -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        *("parallel.pipeline=2 memory.micro_batch=1 parallel.schedule=zero-bubble", "parallel.data=2 train.compile=true"),
+        *("parallel.pipeline=2 memory.micro_batch=1 parallel.schedule=zero-bubble", "parallel.tensor=2 train.compile=true"),
         *("memory.offload_optimizer=disk", "memory.offload_optimizer=host"),
         *("parallel.zero_stage=3 parallel.data=2 memory.offload_parameters=disk", "watch.memory=true"),
         "train.compile=true watch.profile=2:3",

@@ -25,8 +25,11 @@ _SEED, _LAYER = 0xD1342543DE82EF95, 0xA0761D6478BD642F
 
 
 def _number(value: int) -> Tensor:
-    """A tensor of its own: a Python number beside an int64 tensor may pass through a float."""
-    return paddle.to_tensor(value, dtype="int64")
+    """A tensor of its own, from two halves: a compiled graph takes a number through a float64, which holds 53 bits of it."""
+    if not abs(value) >> 32:
+        return paddle.to_tensor(value, dtype="int64")
+    high, low, half = (paddle.to_tensor(part, dtype="int64") for part in (value >> 32, value & 0xFFFFFFFF, 1 << 32))
+    return high * half + low
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
